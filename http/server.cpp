@@ -11,7 +11,6 @@
 #include "http/wire/access.h"
 #include "http/wire/api_error.h"
 #include "http/wire/listener.h"
-#include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 #include "runtime/base/telemetry/load_progress.h"
 
@@ -59,13 +58,10 @@ ServerResponse still_loading(const RequestHead& head) {
 
 HttpServer::HttpServer(const HttpOptions& options)
     : options_(options),
-      server_(options,
-              [this](ServerRequest request) { return respond(std::move(request)); },
-              {.probe =
-                   [](const RequestHead& head) {
-                     return head.method == "GET" && is_public_path(head.path);
-                   },
-               .upload = [this](const RequestHead& head) { return is_upload(head); }}) {}
+      server_(
+          options,
+          [this](ServerRequest request) { return respond(std::move(request)); },
+          [this](const RequestHead& head) { return is_upload(head); }) {}
 
 HttpServer::~HttpServer() { stop(std::chrono::milliseconds(0)); }
 
@@ -144,22 +140,13 @@ ServerResponse HttpServer::page(const RequestHead& head) {
 ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
   metrics_->http_connections.set(static_cast<double>(server_.num_connections()));
   metrics_->http_requests_malformed.set_total(server_.num_malformed_requests());
-  ServiceReply reply = ask({.method = request.head.method,
-                            .path = request.head.path,
-                            .query = request.head.query,
-                            .content_type = std::string(request.head.header("content-type")),
-                            .body = std::move(request.body),
-                            .request_id = id,
-                            .client_gone = std::move(request.client_gone)});
-  ServerResponse response{.status = reply.status,
-                          .content_type = std::move(reply.content_type),
-                          .body = std::move(reply.body),
-                          .stream = std::move(reply.stream)};
-  if (!reply.allow.empty()) response.headers.emplace_back("Allow", std::move(reply.allow));
-  return response;
-}
-
-ServiceReply HttpServer::ask(ServiceCall call) {
+  ServiceCall call{.method = request.head.method,
+                   .path = request.head.path,
+                   .query = request.head.query,
+                   .content_type = std::string(request.head.header("content-type")),
+                   .body = std::move(request.body),
+                   .request_id = id,
+                   .client_gone = std::move(request.client_gone)};
   if (!is_batch_path(call.path)) return service_->handle(std::move(call));
   if (batches_ != nullptr) return batches_->handle(call);
   metrics_->requests_refused(404).add();

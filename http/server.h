@@ -54,7 +54,6 @@ class HttpServer {
   ServerResponse serve(ServerRequest request, const std::string& id);
   ServerResponse refused(int status, const std::string& message);
   bool is_upload(const RequestHead& head) const;
-  ServiceReply ask(ServiceCall call);
   bool wait_idle(std::chrono::milliseconds timeout) const;
 
   const HttpOptions& options_;

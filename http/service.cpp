@@ -14,8 +14,8 @@
 #include "http/api/schema_gaps.h"
 #include "http/dialects/messages.h"
 #include "http/dialects/responses.h"
+#include "http/wire/access.h"
 #include "http/wire/api_error.h"
-#include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 #include "runtime/base/numbers/mix.h"
 
@@ -110,12 +110,12 @@ std::vector<int32_t> OpenAiService::shown_special_ids(bool looks_for_calls) cons
   return ids;
 }
 
-ServiceReply OpenAiService::error_reply(const ApiError& error) {
+ServerResponse OpenAiService::error_reply(const ApiError& error) {
   metrics_.requests_refused(error.status()).add();
   return {.status = error.status(), .body = error_json(error)};
 }
 
-ServiceReply OpenAiService::handle(ServiceCall call) {
+ServerResponse OpenAiService::handle(ServiceCall call) {
   try {
     return route(call);
   } catch (const ApiError& error) {
@@ -127,7 +127,7 @@ ServiceReply OpenAiService::handle(ServiceCall call) {
   }
 }
 
-ServiceReply OpenAiService::route(ServiceCall& call) {
+ServerResponse OpenAiService::route(ServiceCall& call) {
   call.path = canonical_path(std::move(call.path));
   if (call.path.starts_with("/v1/responses/"))
     throw ApiError(404, "responses are not stored: there is none of this id");
@@ -135,15 +135,15 @@ ServiceReply OpenAiService::route(ServiceCall& call) {
   if (allowed.empty()) throw ApiError(404, "there is no such path");
   if (call.method == "POST" && allowed != kGet) return route_post(call);
   if ((call.method == "GET" || call.method == "HEAD") && allowed != kPost) return route_get(call);
-  ServiceReply reply =
+  ServerResponse reply =
       error_reply({405, fmt::format("{} needs {}", call.path, allowed == kPost ? "POST" : "GET")});
-  reply.allow = allowed;
+  reply.headers.emplace_back("Allow", allowed);
   return reply;
 }
 
-ServiceReply OpenAiService::route_get(const ServiceCall& call) {
+ServerResponse OpenAiService::route_get(const ServiceCall& call) {
   const std::string& path = call.path;
-  ServiceReply reply;
+  ServerResponse reply;
   if (path == "/health" || path == "/ping") return health();
   if (path == "/livez") return {.body = text_object_json({{"status", "ok"}})};
   if (path == "/readyz" || path == "/health/ready") return readiness();
@@ -167,7 +167,7 @@ ServiceReply OpenAiService::route_get(const ServiceCall& call) {
   return reply;
 }
 
-ServiceReply OpenAiService::route_post(ServiceCall& call) {
+ServerResponse OpenAiService::route_post(ServiceCall& call) {
   const std::string& path = call.path;
   if (path == "/ping") return health();
   if (path == "/tokenize") return tokenize(call.body.text);
@@ -182,7 +182,7 @@ ServiceReply OpenAiService::route_post(ServiceCall& call) {
   return generate(call, path == "/v1/completions" ? CallKind::kCompletion : CallKind::kChat);
 }
 
-ServiceReply OpenAiService::health() const {
+ServerResponse OpenAiService::health() const {
   const EngineStatus status = engine_.status();
   const double limit_s = std::chrono::duration<double>(options_.stall_after).count();
   const bool stalled = status.last_round_age_s > limit_s;
@@ -191,7 +191,7 @@ ServiceReply OpenAiService::health() const {
   return {.status = good ? 200 : 503, .body = text_object_json({{"status", text}})};
 }
 
-ServiceReply OpenAiService::readiness() const {
+ServerResponse OpenAiService::readiness() const {
   const EngineStatus status = engine_.status();
   if (status.draining || draining_) {
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
@@ -205,13 +205,13 @@ TextModel OpenAiService::text_model() const {
   return {*model_.tokenizer, model_.chat_template, engine_.info().max_model_len};
 }
 
-PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
+CompletionCall OpenAiService::prepare(const ServiceCall& call,
+                                      CallKind kind,
+                                      bool clamp_max_tokens) {
   const CallContext context{
       engine_.info(), model_.defaults, options_.call, model_.end_token_ids, model_.answer_formats};
-  PreparedCall prepared;
-  CompletionCall& request = prepared.call;
-  request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
-                                    : read_completion_call(call.body.text, context);
+  CompletionCall request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
+                                                   : read_completion_call(call.body.text, context);
   request.clamp_max_tokens = clamp_max_tokens;
   request.priority = std::max(request.priority, call.least_priority);
   request.spec_decode_metrics = options_.per_request_spec_decode_metrics;
@@ -226,9 +226,9 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
   check_grammar(request);
   request.params.bad_words = encode_bad_words(request.bad_words, *model_.tokenizer);
   request.params.max_tokens = INT32_MAX;
-  add_prompts(text_model(), chat ? &*chat : nullptr, &prepared);
+  add_prompts(text_model(), chat ? &*chat : nullptr, &request);
   request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);
-  return prepared;
+  return request;
 }
 
 namespace {
@@ -302,7 +302,7 @@ void OpenAiService::check_grammar(CompletionCall& call) const {
   }
 }
 
-ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
+ServerResponse OpenAiService::generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
   if (draining_) {
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
   }
@@ -324,7 +324,7 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
     return run_to_end(call, *generation, writer);
   }
   if (!wait_first_event(call, *generation)) return {.client_gone = true};
-  ServiceReply reply;
+  ServerResponse reply;
   reply.content_type = "text/event-stream";
   reply.stream = std::make_unique<CallEventStream>(
       std::move(generation),
@@ -334,10 +334,10 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
   return reply;
 }
 
-ServiceReply OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall dialect) {
+ServerResponse OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall dialect) {
   call.body.text = std::move(dialect.chat_body);
   try {
-    ServiceReply reply = generate(call, CallKind::kChat, dialect.clamp_max_tokens);
+    ServerResponse reply = generate(call, CallKind::kChat, dialect.clamp_max_tokens);
     if (reply.stream) {
       reply.stream = dialect_stream(std::move(dialect.writer), std::move(reply.stream));
     } else if (!reply.client_gone) {
@@ -381,9 +381,9 @@ bool OpenAiService::wait_first_event(const ServiceCall& call, Generation& genera
   return true;
 }
 
-ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
-                                       Generation& generation,
-                                       const ResponseWriter& writer) {
+ServerResponse OpenAiService::run_to_end(const ServiceCall& call,
+                                         Generation& generation,
+                                         const ResponseWriter& writer) {
   ByteBudget::Share share;
   while (!generation.done()) {
     if (!large_answers_.grow(&share, kBytesPerLogprob * generation.num_logprobs())) {
@@ -401,17 +401,16 @@ ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
   return {.body = writer.response(choices, generation.usage(), generation.speculation())};
 }
 
-ServiceReply OpenAiService::tokenize(std::string_view text) const {
+ServerResponse OpenAiService::tokenize(std::string_view text) const {
   const JsonFields body = JsonFields::parse(text);
   check_fields(body, Endpoint::kTokenize, options_.call.strict_params);
   check_model_name(body.text("model"), engine_.info());
-  TokenizeResult result;
-  result.max_model_len = engine_.info().max_model_len;
+  std::vector<int32_t> ids;
   const std::optional<bool> add_special = body.boolean("add_special_tokens");
   if (body.has("messages")) {
-    result.ids = encode_chat(text_model(),
-                             render_chat(text_model(), chat_template_inputs(body, options_.call)),
-                             add_special.value_or(false));
+    ids = encode_chat(text_model(),
+                      render_chat(text_model(), chat_template_inputs(body, options_.call)),
+                      add_special.value_or(false));
   } else {
     // vLLM's field is prompt, llama.cpp's is content; their defaults for special tokens differ.
     const bool is_content = !body.has("prompt");
@@ -421,25 +420,25 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
     options.add_special_tokens =
         add_special.value_or(body.boolean("add_special").value_or(!is_content));
     options.parse_special_tokens = body.boolean("parse_special").value_or(true);
-    result.ids = model_.tokenizer->encode(*prompt, options);
+    ids = model_.tokenizer->encode(*prompt, options);
   }
-  result.as_pieces = body.boolean("with_pieces").value_or(false);
-  if (result.as_pieces || body.boolean("return_token_strs").value_or(false)) {
-    for (const int32_t id : result.ids) {
-      result.pieces.push_back(result.as_pieces ? model_.tokenizer->token_bytes(id)
-                                               : model_.tokenizer->token_text(id));
-    }
+  TokenListing listing = TokenListing::kIds;
+  if (body.boolean("with_pieces").value_or(false)) {
+    listing = TokenListing::kPieces;
+  } else if (body.boolean("return_token_strs").value_or(false)) {
+    listing = TokenListing::kIdsAndTexts;
   }
-  return {.body = tokenize_json(result)};
+  const int32_t max_model_len = engine_.info().max_model_len;
+  return {.body = tokenize_json(ids, listing, *model_.tokenizer, max_model_len)};
 }
 
-ServiceReply OpenAiService::count_tokens(std::string_view text) const {
+ServerResponse OpenAiService::count_tokens(std::string_view text) const {
   const std::string counted = tokenize(token_count_body(text, options_.call.strict_params)).body;
   return {.body = token_count_json(*JsonFields::parse(counted).integer("count", 0, INT64_MAX))};
 }
 
 // llama.cpp's: the text that a chat's prompt is made from.
-ServiceReply OpenAiService::apply_template(std::string_view text) const {
+ServerResponse OpenAiService::apply_template(std::string_view text) const {
   const JsonFields body = JsonFields::parse(text);
   check_fields(body, Endpoint::kChat, options_.call.strict_params);
   check_model_name(body.text("model"), engine_.info());
@@ -448,7 +447,7 @@ ServiceReply OpenAiService::apply_template(std::string_view text) const {
   return {.body = text_object_json({{"prompt", rendered.text}})};
 }
 
-ServiceReply OpenAiService::detokenize(std::string_view text) const {
+ServerResponse OpenAiService::detokenize(std::string_view text) const {
   const JsonFields body = JsonFields::parse(text);
   check_fields(body, Endpoint::kDetokenize, options_.call.strict_params);
   check_model_name(body.text("model"), engine_.info());

@@ -49,7 +49,7 @@ class OpenAiService {
 
   // Never throws. A non-streaming generation is waited for; a streaming one is waited for up to its
   // first event, so that an early error has its own status.
-  ServiceReply handle(ServiceCall call);
+  ServerResponse handle(ServiceCall call);
 
   // From now on new generations are 503 and readiness fails.
   void begin_drain() { draining_ = true; }
@@ -58,32 +58,32 @@ class OpenAiService {
   int num_running() const { return num_running_.load(); }
 
  private:
-  ServiceReply route(ServiceCall& call);
-  ServiceReply route_get(const ServiceCall& call);
-  ServiceReply route_post(ServiceCall& call);
-  ServiceReply generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens = false);
-  ServiceReply generate_in_dialect(ServiceCall& call, DialectCall dialect);
-  ServiceReply count_tokens(std::string_view body) const;
-  ServiceReply run_to_end(const ServiceCall& call,
-                          Generation& generation,
-                          const ResponseWriter& writer);
+  ServerResponse route(ServiceCall& call);
+  ServerResponse route_get(const ServiceCall& call);
+  ServerResponse route_post(ServiceCall& call);
+  ServerResponse generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens = false);
+  ServerResponse generate_in_dialect(ServiceCall& call, DialectCall dialect);
+  ServerResponse count_tokens(std::string_view body) const;
+  ServerResponse run_to_end(const ServiceCall& call,
+                            Generation& generation,
+                            const ResponseWriter& writer);
   // These wait for more of the answer, a moment or up to its first event. False when the client
   // has left.
   bool wait_a_slice(const ServiceCall& call, Generation& generation);
   bool wait_first_event(const ServiceCall& call, Generation& generation);
   void check_answer_size(const Generation& generation, size_t num_logprobs) const;
-  PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
+  CompletionCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
   TextModel text_model() const;
   void settle_answer(std::string_view prompt, CompletionCall* call) const;
   std::vector<int32_t> shown_special_ids(bool looks_for_calls) const;
   void check_grammar(CompletionCall& call) const;
 
-  ServiceReply health() const;
-  ServiceReply readiness() const;
-  ServiceReply tokenize(std::string_view body) const;
-  ServiceReply detokenize(std::string_view body) const;
-  ServiceReply apply_template(std::string_view body) const;
-  ServiceReply error_reply(const ApiError& error);
+  ServerResponse health() const;
+  ServerResponse readiness() const;
+  ServerResponse tokenize(std::string_view body) const;
+  ServerResponse detokenize(std::string_view body) const;
+  ServerResponse apply_template(std::string_view body) const;
+  ServerResponse error_reply(const ApiError& error);
 
   Engine& engine_;
   ServingMetrics& metrics_;

@@ -1,15 +1,14 @@
 // See round.h.
 #include "scheduler/round.h"
 
+#include "runtime/base/numbers/mix.h"
+
 namespace outrider {
 namespace {
 
-// The splitmix64 finaliser over a running state: every decided number changes the result.
+// Over a running state: every decided number changes the result.
 uint64_t mixed(uint64_t state, uint64_t value) {
-  uint64_t x = state ^ (value + 0x9E3779B97F4A7C15ull + (state << 6) + (state >> 2));
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
+  return mix64(state ^ (value + 0x9E3779B97F4A7C15ull + (state << 6) + (state >> 2)));
 }
 
 }  // namespace

@@ -1,50 +1,40 @@
 // See sampling_params.h.
 #include "scheduler/sampling_params.h"
 
+#include <algorithm>
+#include <array>
+
 namespace outrider {
+namespace {
+
+// In the order of the values.
+using Names = std::array<std::string_view, 4>;
+constexpr Names kVerifyModes = {"auto", "standard", "coupled", "block"};
+constexpr Names kAsyncDraftings = {"auto", "off", "chain", "cache"};
+
+template <typename Mode>
+std::optional<Mode> mode_from_name(const Names& names, std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Mode>(found - names.begin());
+}
+
+}  // namespace
 
 const char* verify_mode_name(VerifyMode mode) {
-  switch (mode) {
-    case VerifyMode::kStandard:
-      return "standard";
-    case VerifyMode::kBlock:
-      return "block";
-    case VerifyMode::kCoupled:
-      return "coupled";
-    case VerifyMode::kAuto:
-      break;
-  }
-  return "auto";
+  return kVerifyModes[static_cast<size_t>(mode)].data();
 }
 
 std::optional<VerifyMode> verify_mode_from_name(std::string_view name) {
-  for (VerifyMode mode :
-       {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
-    if (name == verify_mode_name(mode)) return mode;
-  }
-  return std::nullopt;
+  return mode_from_name<VerifyMode>(kVerifyModes, name);
 }
 
 const char* async_drafting_name(AsyncDrafting mode) {
-  switch (mode) {
-    case AsyncDrafting::kOff:
-      return "off";
-    case AsyncDrafting::kChain:
-      return "chain";
-    case AsyncDrafting::kCache:
-      return "cache";
-    case AsyncDrafting::kAuto:
-      break;
-  }
-  return "auto";
+  return kAsyncDraftings[static_cast<size_t>(mode)].data();
 }
 
 std::optional<AsyncDrafting> async_drafting_from_name(std::string_view name) {
-  for (AsyncDrafting mode :
-       {AsyncDrafting::kAuto, AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache}) {
-    if (name == async_drafting_name(mode)) return mode;
-  }
-  return std::nullopt;
+  return mode_from_name<AsyncDrafting>(kAsyncDraftings, name);
 }
 
 }  // namespace outrider

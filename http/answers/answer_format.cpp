@@ -136,8 +136,7 @@ constexpr ReasoningFormat kReasoningFormats[] = {
 
 template <typename Row, size_t kCount>
 const Row& row_named(const Row (&rows)[kCount], const std::string& name, const char* option) {
-  const auto* const row = std::find_if(
-      std::begin(rows), std::end(rows), [&](const Row& known) { return known.name == name; });
+  const auto* const row = std::ranges::find(rows, name, &Row::name);
   if (row != std::end(rows)) return *row;
   std::vector<std::string_view> names;
   for (const Row& known : rows) names.push_back(known.name);
@@ -146,23 +145,19 @@ const Row& row_named(const Row (&rows)[kCount], const std::string& name, const c
 }
 
 const ToolCallFormat& tool_calls_of(std::string_view source) {
-  return *std::find_if(
-      std::begin(kToolCallFormats), std::end(kToolCallFormats), [&](const ToolCallFormat& row) {
-        return std::ranges::all_of(row.template_marks, [&](std::string_view mark) {
-          return source.find(mark) != std::string_view::npos;
-        });
-      });
+  return *std::ranges::find_if(kToolCallFormats, [&](const ToolCallFormat& row) {
+    return std::ranges::all_of(row.template_marks, [&](std::string_view mark) {
+      return source.find(mark) != std::string_view::npos;
+    });
+  });
 }
 
 const ReasoningFormat* reasoning_of(std::string_view source) {
-  const auto* const row = std::find_if(
-      std::begin(kReasoningFormats),
-      std::end(kReasoningFormats),
-      [&](const ReasoningFormat& known) {
-        const std::string_view mark = known.name == kHarmonyReasoning ? "<|channel|>" : known.end;
-        return source.find(mark) != std::string_view::npos;
-      });
-  return row == std::end(kReasoningFormats) ? nullptr : row;
+  for (const ReasoningFormat& row : kReasoningFormats) {
+    const std::string_view mark = row.name == kHarmonyReasoning ? "<|channel|>" : row.end;
+    if (source.find(mark) != std::string_view::npos) return &row;
+  }
+  return nullptr;
 }
 
 bool contains(std::string_view text, std::string_view part) {

@@ -96,25 +96,24 @@ std::vector<int32_t> encode_chat(const TextModel& model,
   return model.tokenizer.encode(rendered.text, options);
 }
 
-void add_prompts(const TextModel& model, const RenderedPrompt* chat, PreparedCall* prepared) {
-  CompletionCall& call = prepared->call;
-  const bool special = call.add_special_tokens;
+void add_prompts(const TextModel& model, const RenderedPrompt* chat, CompletionCall* call) {
+  const bool special = call->add_special_tokens;
   const auto add = [&](std::vector<int32_t> ids, bool hides_added) {
-    settle_lengths(model.max_model_len, &call, &ids);
-    prepared->num_added.push_back(hides_added ? num_added_in_front(model.tokenizer, ids) : 0);
-    prepared->prompts.push_back(std::move(ids));
+    settle_lengths(model.max_model_len, call, &ids);
+    call->num_added.push_back(hides_added ? num_added_in_front(model.tokenizer, ids) : 0);
+    call->prompt_ids.push_back(std::move(ids));
   };
   if (chat) add(encode_chat(model, *chat, special), false);
-  for (JsonFields::Prompt& prompt : call.prompts) {
+  for (JsonFields::Prompt& prompt : call->prompts) {
     if (prompt.text) {
       EncodeOptions options;
       options.add_special_tokens = special;
-      add(model.tokenizer.encode(*prompt.text, options), call.echo && special);
+      add(model.tokenizer.encode(*prompt.text, options), call->echo && special);
     } else {
       add(std::move(prompt.ids), false);
     }
   }
-  call.prompts.clear();
+  call->prompts.clear();
 }
 
 }  // namespace outrider

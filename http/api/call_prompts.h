@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "http/api/generation.h"
+#include "http/api/openai_request.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 
@@ -26,8 +26,8 @@ std::vector<int32_t> encode_chat(const TextModel& model,
                                  const RenderedPrompt& rendered,
                                  bool add_special_tokens);
 
-// Fills in the prompts of prepared->call, a chat's from what was rendered, and sets its
-// params.max_tokens, which is the most on entry, to what they leave.
-void add_prompts(const TextModel& model, const RenderedPrompt* chat, PreparedCall* prepared);
+// Fills in the call's prompt_ids, a chat's from what was rendered, and sets its params.max_tokens,
+// which is the most on entry, to what they leave.
+void add_prompts(const TextModel& model, const RenderedPrompt* chat, CompletionCall* call);
 
 }  // namespace outrider

@@ -20,9 +20,8 @@ std::string checked_role(const JsonFields& message) {
   constexpr std::array<std::string_view, 6> kRoles = {
       "system", "developer", "user", "assistant", "tool", "function"};
   const std::optional<std::string> role = message.text("role");
-  if (!role || std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
+  if (!role || std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end())
     throw message.fault("role", "must be system, developer, user, assistant or tool");
-  }
   return *role == "developer" ? "system" : *role;
 }
 
@@ -117,10 +116,8 @@ std::string kwargs_json(const JsonFields& body) {
   const std::optional<JsonFields> kwargs = body.object("chat_template_kwargs");
   if (!kwargs) return {};
   const std::vector<std::string> names = kwargs->names();
-  if (names.size() > kMaxKwargs) {
-    throw bad_param("chat_template_kwargs",
-                    fmt::format("'chat_template_kwargs' has more than {} entries", kMaxKwargs));
-  }
+  if (names.size() > kMaxKwargs)
+    throw body.fault("chat_template_kwargs", fmt::format("has more than {} entries", kMaxKwargs));
   std::string out;
   for (const std::string& name : names) {
     const JsonKind kind = kwargs->kind(name);
@@ -145,10 +142,8 @@ std::string kwargs_json(const JsonFields& body) {
 bool wants_generation_prompt(const JsonFields& body) {
   const bool continues = body.boolean("continue_final_message").value_or(false);
   const bool generate = body.boolean("add_generation_prompt").value_or(!continues);
-  if (continues && generate) {
-    throw bad_param("continue_final_message",
-                    "'continue_final_message' and 'add_generation_prompt' must not both be true");
-  }
+  if (continues && generate)
+    throw body.fault("continue_final_message", "and 'add_generation_prompt' must not both be true");
   return generate;
 }
 
@@ -161,13 +156,10 @@ ChatTurn final_turn(const JsonFields& body) {
 
 std::string chat_template_inputs(const JsonFields& body, const CallLimits& limits) {
   const std::optional<std::vector<JsonFields>> messages = body.objects("messages");
-  if (!messages || messages->empty()) {
-    throw bad_param("messages", "'messages' must be a list with at least one message");
-  }
-  if (messages->size() > limits.max_messages) {
-    throw bad_param("messages",
-                    fmt::format("'messages' has more than {} messages", limits.max_messages));
-  }
+  if (!messages || messages->empty())
+    throw body.fault("messages", "must be a list with at least one message");
+  if (messages->size() > limits.max_messages)
+    throw body.fault("messages", fmt::format("has more than {} messages", limits.max_messages));
   std::string out;
   for (const JsonFields& message : *messages) {
     out += (out.empty() ? "" : ",") + message_json(message);

@@ -68,11 +68,10 @@ void CallEventStream::append_roles(std::string* out) {
     ChoiceOutput choice;
     choice.index = static_cast<int32_t>(i);
     if (generation_->call().return_token_ids) {
-      choice.prompt_token_ids = &generation_->prompts().front();
+      choice.prompt_token_ids = &generation_->call().prompt_ids.front();
     }
-    std::optional<Usage> usage;
-    if (generation_->call().continuous_usage) usage = generation_->usage_of(i);
-    if (usage) usage->completion_tokens = 0;  // its first ones come with the next event
+    Usage usage = generation_->usage_of(i);
+    usage.completion_tokens = 0;  // its first ones come with the next event
     *out += sse_event(writer_.role_chunk(choice, usage));
   }
 }
@@ -83,9 +82,7 @@ void CallEventStream::append_deltas(std::string* out) {
     if (!choice) continue;
     // Not sooner: clients measure their time to the first token by the first event.
     if (!roles_sent_) append_roles(out);
-    std::optional<Usage> usage;
-    if (generation_->call().continuous_usage) usage = generation_->usage_of(i);
-    *out += sse_event(writer_.delta_chunk(*choice, usage));
+    *out += sse_event(writer_.delta_chunk(*choice, generation_->usage_of(i)));
   }
 }
 

@@ -10,7 +10,7 @@
 #include "http/api/generation.h"
 #include "http/api/openai_response.h"
 #include "http/wire/api_error.h"
-#include "http/wire/byte_source.h"
+#include "http/wire/response.h"
 
 namespace outrider {
 

@@ -57,17 +57,15 @@ uint64_t choice_noise_seed(uint64_t seed, int32_t number) {
 Generation::Generation(Engine& engine,
                        ServingMetrics& metrics,
                        std::shared_ptr<const Tokenizer> tokenizer,
-                       PreparedCall prepared,
+                       CompletionCall call,
                        const AnswerFormats& answer_formats)
     : engine_(engine),
       metrics_(metrics),
       tokenizer_(std::move(tokenizer)),
-      call_(std::move(prepared.call)),
-      prompts_(std::move(prepared.prompts)),
-      num_added_(std::move(prepared.num_added)),
-      prompt_logprobs_(prompts_.size()),
+      call_(std::move(call)),
+      prompt_logprobs_(call_.prompt_ids.size()),
       echo_only_(call_.echo && call_.params.max_tokens == 0) {
-  for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+  for (size_t prompt = 0; prompt < call_.prompt_ids.size(); ++prompt) {
     for (int32_t number = 0; number < call_.num_choices; ++number)
       add_choice(prompt, number, answer_formats);
   }
@@ -86,9 +84,9 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
   OutputAssembler assembler(tokenizer_, std::move(options));
   const bool completes = call_.kind == CallKind::kCompletion;
   if (completes && call_.echo) {
-    assembler.echo_prompt(prompts_[prompt], num_added_[prompt]);
+    assembler.echo_prompt(call_.prompt_ids[prompt], call_.num_added[prompt]);
   } else if (completes || call_.continued) {
-    assembler.continue_prompt(prompts_[prompt]);
+    assembler.continue_prompt(call_.prompt_ids[prompt]);
   }
   std::unique_ptr<AnswerParser> parser;
   if (call_.kind == CallKind::kChat) {
@@ -149,18 +147,14 @@ void Generation::start() {
       choice->assembler.finish(FinishReason::kLength);
       choice->ended = true;
     }
+  }
+  if (choices_.front()->ended) {  // of all, or of the one whose resumed tokens are its whole answer
     next_unsubmitted_ = choices_.size();
     saw_event_ = true;
     return;
   }
-  if (choices_.front()->ended) {  // what was resumed is the whole answer
-    next_unsubmitted_ = 1;
-    saw_event_ = true;
-    return;
-  }
-  if (!submit(*choices_.front())) throw ApiError(429, "the queue is full", {}, "queue_full");
-  next_unsubmitted_ = 1;
   submit_waiting();
+  if (next_unsubmitted_ == 0) throw ApiError(429, "the queue is full", {}, "queue_full");
 }
 
 bool Generation::is_first_of_prompt(const Choice& choice) const {
@@ -171,7 +165,7 @@ bool Generation::is_first_of_prompt(const Choice& choice) const {
 bool Generation::submit(Choice& choice) {
   Request request;
   request.id = engine_.next_request_id();
-  request.prompt = prompts_[choice.prompt];
+  request.prompt = call_.prompt_ids[choice.prompt];
   request.resumed = call_.resume_token_ids;
   request.params = call_.params;
   request.params.noise_seed = choice.noise_seed;
@@ -196,7 +190,8 @@ bool Generation::submit(Choice& choice) {
     throw ApiError(503, result.reason, {}, "shutting_down");
   if (result.admission != Admission::kAccepted) throw ApiError(400, result.reason);
   choice.request_id = id;
-  metrics_.request_prompt_tokens.observe(static_cast<double>(prompts_[choice.prompt].size()));
+  metrics_.request_prompt_tokens.observe(
+      static_cast<double>(call_.prompt_ids[choice.prompt].size()));
   return true;
 }
 
@@ -207,8 +202,7 @@ void Generation::submit_waiting() {
 }
 
 bool Generation::done() const {
-  return std::all_of(
-      choices_.begin(), choices_.end(), [](const auto& choice) { return choice->ended; });
+  return std::ranges::all_of(choices_, [](const auto& choice) { return choice->ended; });
 }
 
 bool Generation::poll(std::chrono::milliseconds timeout) {
@@ -248,16 +242,14 @@ void Generation::receive(Choice& choice, const ResultEvent& event) {
     choice.speculation.note(event.stats, call_.spec_decode_metrics == SpecDecodeMetrics::kDetailed);
   }
   choice.num_cached_tokens = event.num_cached_tokens;
-  if (event.finish_reason == FinishReason::kError) {
+  const bool is_aborted = event.finish_reason == FinishReason::kAborted;
+  if (is_aborted || event.finish_reason == FinishReason::kError) {
     choice.ended = true;
-    metrics_.request_success(FinishReason::kError).add();
-    throw ApiError(event.is_request_fault ? 400 : 500,
-                   event.error.empty() ? "the engine failed this request" : event.error);
-  }
-  if (event.finish_reason == FinishReason::kAborted) {
-    choice.ended = true;
-    metrics_.request_success(FinishReason::kAborted).add();
-    throw ApiError(503, event.error.empty() ? "the request was aborted" : event.error);
+    metrics_.request_success(event.finish_reason).add();
+    const char* standard =
+        is_aborted ? "the request was aborted" : "the engine failed this request";
+    const int status = is_aborted ? 503 : event.is_request_fault ? 400 : 500;
+    throw ApiError(status, event.error.empty() ? standard : event.error);
   }
   observe_tokens(choice, event);
   if (call_.num_prompt_logprobs && !event.prompt_logprobs.empty())
@@ -276,7 +268,7 @@ void Generation::observe_tokens(Choice& choice, const ResultEvent& event) {
   if (num_tokens == 0) return;
   if (!choice.first_token_at) {
     choice.first_token_at = event.decided_at;
-    metrics_.prompt_tokens.add(static_cast<double>(prompts_[choice.prompt].size()));
+    metrics_.prompt_tokens.add(static_cast<double>(call_.prompt_ids[choice.prompt].size()));
     metrics_.prompt_tokens_cached.add(event.num_cached_tokens);
     metrics_.time_to_first_token_seconds.observe(seconds(Clock::now() - choice.submitted_at));
   } else {
@@ -319,7 +311,7 @@ size_t Generation::num_prompt_logprobs() const {
   const bool once = call_.kind == CallKind::kChat;
   size_t num_tokens = 0;
   for (const auto& choice : choices_) {
-    if (!once || is_first_of_prompt(*choice)) num_tokens += prompts_[choice->prompt].size();
+    if (!once || is_first_of_prompt(*choice)) num_tokens += call_.prompt_ids[choice->prompt].size();
   }
   return num_tokens * (1 + static_cast<size_t>(std::max(0, call_.params.num_logprobs)));
 }
@@ -376,9 +368,9 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   out.is_first =
       std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });
   if (call_.return_token_ids && !choice.anything_taken)
-    out.prompt_token_ids = &prompts_[choice.prompt];
+    out.prompt_token_ids = &call_.prompt_ids[choice.prompt];
   if (call_.num_prompt_logprobs)
-    out.prompt_logprobs = {&prompts_[choice.prompt], &prompt_logprobs_[choice.prompt]};
+    out.prompt_logprobs = {&call_.prompt_ids[choice.prompt], &prompt_logprobs_[choice.prompt]};
   choice.anything_taken = true;
   return out;
 }
@@ -414,7 +406,7 @@ void Generation::log_end(const std::string& id, const char* outcome) const {
 
 Usage Generation::usage_of(size_t i) const {
   const Choice& choice = *choices_[i];
-  return {static_cast<int64_t>(prompts_[choice.prompt].size()),
+  return {static_cast<int64_t>(call_.prompt_ids[choice.prompt].size()),
           choice.assembler.num_tokens(),
           choice.num_cached_tokens,
           choice.num_reasoning_tokens};
@@ -423,13 +415,12 @@ Usage Generation::usage_of(size_t i) const {
 Usage Generation::usage() const {
   // A prompt counts once, however many choices continue it.
   Usage usage;
-  for (const auto& prompt : prompts_) usage.prompt_tokens += static_cast<int64_t>(prompt.size());
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& choice = *choices_[i];
-    usage.completion_tokens += choice.assembler.num_tokens();
-    usage.reasoning_tokens += choice.num_reasoning_tokens;
-    const bool is_first = i == 0 || choices_[i - 1]->prompt != choice.prompt;
-    if (is_first) usage.cached_tokens += choice.num_cached_tokens;
+  for (const auto& prompt : call_.prompt_ids)
+    usage.prompt_tokens += static_cast<int64_t>(prompt.size());
+  for (const auto& choice : choices_) {
+    usage.completion_tokens += choice->assembler.num_tokens();
+    usage.reasoning_tokens += choice->num_reasoning_tokens;
+    if (is_first_of_prompt(*choice)) usage.cached_tokens += choice->num_cached_tokens;
   }
   return usage;
 }

@@ -19,19 +19,13 @@
 
 namespace outrider {
 
-// A call whose prompts are token ids and whose params.max_tokens is settled.
-struct PreparedCall {
-  CompletionCall call;
-  std::vector<std::vector<int32_t>> prompts;
-  std::vector<size_t> num_added;  // of each prompt, for an echo: the tokenizer's own, in front
-};
-
 class Generation {
  public:
+  // call: with its prompts as token ids and params.max_tokens settled (add_prompts()).
   Generation(Engine& engine,
              ServingMetrics& metrics,
              std::shared_ptr<const Tokenizer> tokenizer,
-             PreparedCall prepared,
+             CompletionCall call,
              const AnswerFormats& answer_formats);
   ~Generation();
   Generation(const Generation&) = delete;
@@ -49,7 +43,6 @@ class Generation {
   bool has_output() const { return saw_event_; }
 
   const CompletionCall& call() const { return call_; }
-  const std::vector<std::vector<int32_t>>& prompts() const { return prompts_; }
   size_t num_choices() const { return choices_.size(); }
   // Listed in the answer: of the prompts, and so far in all.
   size_t num_prompt_logprobs() const;
@@ -106,9 +99,7 @@ class Generation {
   ServingMetrics& metrics_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   CompletionCall call_;
-  std::vector<std::vector<int32_t>> prompts_;
-  std::vector<size_t> num_added_;
-  std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // of prompts_[i][1..], when shown
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // of each prompt's [1..], when shown
   bool echo_only_ = false;                                   // max_tokens 0: no output is wanted
   std::vector<std::unique_ptr<Choice>> choices_;
   size_t next_unsubmitted_ = 0;

@@ -26,34 +26,30 @@ std::string LogStats::line_at(Clock::time_point now) {
   const Totals before = std::exchange(last_, totals());
   const std::chrono::duration<double> passed = now - std::exchange(last_at_, now);
   if (last_.rounds == before.rounds) return "";
-  return text({.rounds = last_.rounds - before.rounds,
-               .prompt_tokens = last_.prompt_tokens - before.prompt_tokens,
-               .generation_tokens = last_.generation_tokens - before.generation_tokens,
-               .prefix_queries = last_.prefix_queries - before.prefix_queries,
-               .prefix_hits = last_.prefix_hits - before.prefix_hits,
-               .drafts = last_.drafts - before.drafts,
-               .draft_tokens = last_.draft_tokens - before.draft_tokens,
-               .accepted_tokens = last_.accepted_tokens - before.accepted_tokens},
-              passed.count());
+  return text(before, passed.count());
 }
 
-std::string LogStats::text(const Totals& news, double seconds) const {
+std::string LogStats::text(const Totals& before, double seconds) const {
+  const auto news = [&](double Totals::*total) { return last_.*total - before.*total; };
+  const double draft_tokens = news(&Totals::draft_tokens);
+  const double accepted_tokens = news(&Totals::accepted_tokens);
+  const double prefix_queries = news(&Totals::prefix_queries);
   std::string text = fmt::format(
       "Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
       "Running: {:.0f} reqs, Waiting: {:.0f} reqs, KV cache usage: {:.1f}%",
-      news.prompt_tokens / seconds,
-      news.generation_tokens / seconds,
+      news(&Totals::prompt_tokens) / seconds,
+      news(&Totals::generation_tokens) / seconds,
       metrics_.num_requests_running.value(),
       metrics_.num_requests_waiting.value(),
       100 * metrics_.kv_cache_usage_perc.value());
-  if (news.prefix_queries > 0) {
+  if (prefix_queries > 0) {
     text += fmt::format(", Prefix cache hit rate: {:.1f}%",
-                        100 * news.prefix_hits / news.prefix_queries);
+                        100 * news(&Totals::prefix_hits) / prefix_queries);
   }
-  if (news.draft_tokens > 0) {
+  if (draft_tokens > 0) {
     text += fmt::format(", Mean acceptance length: {:.2f}, Avg Draft acceptance rate: {:.1f}%",
-                        1 + news.accepted_tokens / news.drafts,
-                        100 * news.accepted_tokens / news.draft_tokens);
+                        1 + accepted_tokens / news(&Totals::drafts),
+                        100 * accepted_tokens / draft_tokens);
   }
   return text;
 }

@@ -31,7 +31,7 @@ class LogStats {
     double accepted_tokens = 0;
   };
   Totals totals() const;
-  std::string text(const Totals& news, double seconds) const;
+  std::string text(const Totals& before, double seconds) const;
 
   const ServingMetrics& metrics_;
   const std::chrono::duration<double> interval_;

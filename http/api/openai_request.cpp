@@ -12,8 +12,8 @@
 #include "http/api/request_fields.h"
 #include "http/api/structured_output.h"
 #include "http/api/tool_choice.h"
+#include "http/wire/access.h"
 #include "http/wire/api_error.h"
-#include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {
@@ -23,10 +23,8 @@ void check_penalty_window(const JsonFields& body, const SamplingParams& params) 
   const int64_t window = body.integer("repeat_last_n", -1, INT32_MAX).value_or(-1);
   const bool penalises = params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                          params.frequency_penalty != 0;
-  if (window != -1 && penalises) {
-    throw bad_param("repeat_last_n",
-                    "'repeat_last_n' must be -1: penalties look at the whole text");
-  }
+  if (window != -1 && penalises)
+    throw body.fault("repeat_last_n", "must be -1: penalties look at the whole text");
 }
 
 void read_sampling(const JsonFields& body, const CallContext& context, SamplingParams* params) {
@@ -35,21 +33,18 @@ void read_sampling(const JsonFields& body, const CallContext& context, SamplingP
   params->temperature =
       static_cast<float>(body.number("temperature", 0, 2).value_or(defaults.temperature));
   params->top_p = static_cast<float>(body.number("top_p", 0, 1).value_or(defaults.top_p));
-  if (!(params->top_p > 0)) throw bad_param("top_p", "'top_p' must be above 0 and at most 1");
+  if (!(params->top_p > 0)) throw body.fault("top_p", "must be above 0 and at most 1");
   const int64_t top_k = body.integer("top_k", -1, INT32_MAX).value_or(defaults.top_k);
   params->top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
   params->min_p = static_cast<float>(body.number("min_p", 0, 1).value_or(defaults.min_p));
   params->typical_p = static_cast<float>(body.number("typical_p", 0, 1).value_or(1));
-  if (!(params->typical_p > 0)) {
-    throw bad_param("typical_p", "'typical_p' must be above 0 and at most 1");
-  }
+  if (!(params->typical_p > 0)) throw body.fault("typical_p", "must be above 0 and at most 1");
   const char* const repetition =
       body.has("repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
   params->repetition_penalty =
       static_cast<float>(body.number(repetition, -kAny, 100).value_or(defaults.repetition_penalty));
-  if (!(params->repetition_penalty > 0)) {
-    throw bad_param(repetition, fmt::format("'{}' must be above 0 and at most 100", repetition));
-  }
+  if (!(params->repetition_penalty > 0))
+    throw body.fault(repetition, "must be above 0 and at most 100");
   params->presence_penalty = static_cast<float>(body.number("presence_penalty", -2, 2).value_or(0));
   params->frequency_penalty =
       static_cast<float>(body.number("frequency_penalty", -2, 2).value_or(0));
@@ -101,11 +96,8 @@ void read_allowed_tokens(const JsonFields& body,
                          SamplingParams* params) {
   auto ids = body.token_ids("allowed_token_ids", context.info.vocab_size);
   if (!ids) return;
-  if (ids->empty()) {
-    throw bad_param("allowed_token_ids",
-                    "'allowed_token_ids' must not be empty: it would allow "
-                    "nothing");
-  }
+  if (ids->empty())
+    throw body.fault("allowed_token_ids", "must not be empty: it would allow nothing");
   check_number("allowed_token_ids", ids->size(), context.limits.max_allowed_token_ids);
   sort_unique(&*ids);
   params->allowed_token_ids = std::move(*ids);
@@ -164,10 +156,7 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
   if (!speculative->boolean("enabled").value_or(true)) params->max_draft_len = 0;
   const std::string name = speculative->text("verify_mode").value_or("auto");
   const std::optional<VerifyMode> mode = verify_mode_from_name(name);
-  if (!mode) {
-    throw bad_param("speculative.verify_mode",
-                    "'speculative.verify_mode' must be auto, standard, block or coupled");
-  }
+  if (!mode) throw speculative->fault("verify_mode", "must be auto, standard, block or coupled");
   params->verify_mode = *mode;
   params->fixed_draft_len = speculative->boolean("fixed_num_speculative_tokens").value_or(false);
   // "ride_ahead" is its name of an earlier version.
@@ -175,8 +164,7 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
                                      .value_or(speculative->text("ride_ahead").value_or("auto"));
   const std::optional<AsyncDrafting> async_drafting = async_drafting_from_name(async_name);
   if (!async_drafting)
-    throw bad_param("speculative.async_drafting",
-                    "'speculative.async_drafting' must be auto, off, chain or cache");
+    throw speculative->fault("async_drafting", "must be auto, off, chain or cache");
   params->async_drafting = *async_drafting;
 }
 
@@ -184,9 +172,7 @@ void read_stream_options(const JsonFields& body, CompletionCall* call) {
   call->stream = body.boolean("stream").value_or(false);
   const std::optional<JsonFields> options = body.object("stream_options");
   if (!options) return;
-  if (!call->stream) {
-    throw bad_param("stream_options", "'stream_options' is only allowed when 'stream' is true");
-  }
+  if (!call->stream) throw body.fault("stream_options", "is only allowed when 'stream' is true");
   // As with vLLM: no usage means no usage in any chunk.
   const bool continuous = options->boolean("continuous_usage_stats").value_or(false);
   call->include_usage = options->boolean("include_usage").value_or(continuous);
@@ -205,20 +191,18 @@ void read_lengths(const JsonFields& body, CompletionCall* call) {
   if (max_tokens) call->max_tokens = static_cast<int32_t>(*max_tokens);
   call->params.min_tokens =
       static_cast<int32_t>(body.integer("min_tokens", 0, INT32_MAX).value_or(0));
-  if (call->max_tokens && call->params.min_tokens > *call->max_tokens) {
-    throw bad_param("min_tokens", "'min_tokens' must not exceed the maximum number of tokens");
-  }
+  if (call->max_tokens && call->params.min_tokens > *call->max_tokens)
+    throw body.fault("min_tokens", "must not exceed the maximum number of tokens");
 }
 
 void read_truncation(const JsonFields& body, const CallContext& context, CompletionCall* call) {
   const std::optional<int64_t> truncate =
       body.integer("truncate_prompt_tokens", -1, context.info.max_model_len);
-  if (truncate == 0)
-    throw bad_param("truncate_prompt_tokens", "'truncate_prompt_tokens' must not be 0");
+  if (truncate == 0) throw body.fault("truncate_prompt_tokens", "must not be 0");
   if (truncate) call->truncate_prompt_tokens = static_cast<int32_t>(*truncate);
   const std::string side = body.text("truncation_side").value_or("left");
   if (side != "left" && side != "right")
-    throw bad_param("truncation_side", "'truncation_side' must be left or right");
+    throw body.fault("truncation_side", "must be left or right");
   call->truncates_end = side == "right";
 }
 
@@ -226,7 +210,7 @@ void read_cache(const JsonFields& body, CompletionCall* call) {
   constexpr size_t kMostBytes = 1024;
   call->cache_salt = body.text("cache_salt").value_or("");
   if (call->cache_salt.size() > kMostBytes)
-    throw bad_param("cache_salt", fmt::format("'cache_salt' may hold up to {} bytes", kMostBytes));
+    throw body.fault("cache_salt", fmt::format("may hold up to {} bytes", kMostBytes));
   call->cache_prompt = body.boolean("cache_prompt").value_or(true);
 }
 
@@ -238,7 +222,7 @@ void read_logprobs(const JsonFields& body,
   const std::optional<int64_t> of_prompt =
       body.integer("prompt_logprobs", 0, context.limits.max_logprobs);
   if (of_prompt && call->stream)
-    throw bad_param("prompt_logprobs", "'prompt_logprobs' is not supported when 'stream' is true");
+    throw body.fault("prompt_logprobs", "is not supported when 'stream' is true");
   call->num_logprobs = static_cast<int32_t>(of_answer.value_or(-1));
   if (of_prompt) call->num_prompt_logprobs = static_cast<int32_t>(*of_prompt);
   call->params.num_logprobs = std::max(call->num_logprobs, call->num_prompt_logprobs.value_or(-1));
@@ -258,26 +242,23 @@ void read_choices(const JsonFields& body, const CallContext& context, Completion
   call->num_choices =
       static_cast<int32_t>(body.integer("n", 1, context.limits.max_choices).value_or(1));
   const std::optional<int64_t> best_of = body.integer("best_of", 1, INT32_MAX);
-  if (best_of && *best_of != call->num_choices) {
-    throw bad_param("best_of", "'best_of' other than n is not supported");
-  }
+  if (best_of && *best_of != call->num_choices)
+    throw body.fault("best_of", "other than n is not supported");
 }
 
 // An answer that another server began.
 void read_resumed(const JsonFields& body, const CallContext& context, CompletionCall* call) {
   auto ids = body.token_ids("resume_token_ids", context.info.vocab_size);
   if (!ids || ids->empty()) return;
-  if (call->num_choices > 1 || call->echo) {
-    throw bad_param("resume_token_ids",
-                    "'resume_token_ids' are of one answer: 'n' must be 1 and 'echo' false");
-  }
+  if (call->num_choices > 1 || call->echo)
+    throw body.fault("resume_token_ids", "are of one answer: 'n' must be 1 and 'echo' false");
   call->resume_token_ids = std::move(*ids);
 }
 
 std::string read_request_id(const JsonFields& body) {
   std::string id = body.text("request_id").value_or("");
   if (id.empty() || is_valid_request_id(id)) return id;
-  throw bad_param("request_id", "'request_id' may hold up to 64 letters, digits and . _ -");
+  throw body.fault("request_id", "may hold up to 64 letters, digits and . _ -");
 }
 
 // What both endpoints share.
@@ -345,9 +326,8 @@ void read_tool_fields(const JsonFields& body, const CallContext& context, Comple
 
 void read_reasoning_fields(const JsonFields& body, CompletionCall* call) {
   const std::string format = body.text("reasoning_format").value_or("auto");
-  if (format != "auto" && format != "deepseek" && format != "none") {
-    throw bad_param("reasoning_format", "'reasoning_format' must be auto, deepseek or none");
-  }
+  if (format != "auto" && format != "deepseek" && format != "none")
+    throw body.fault("reasoning_format", "must be auto, deepseek or none");
   call->separates_reasoning = format != "none" && body.boolean("separate_reasoning").value_or(true);
   call->include_reasoning = body.boolean("include_reasoning").value_or(true);
 }
@@ -396,14 +376,10 @@ CompletionCall read_completion_call(std::string_view text, const CallContext& co
   const JsonFields body = JsonFields::parse(text);
   CompletionCall call = read_common(body, CallKind::kCompletion, context);
   call.prompts = body.prompts("prompt", context.info.vocab_size);
-  if (call.prompts.size() > static_cast<size_t>(context.limits.max_prompts)) {
-    throw bad_param("prompt",
-                    fmt::format("'prompt' has more than {} prompts", context.limits.max_prompts));
-  }
-  if (!call.resume_token_ids.empty() && call.prompts.size() > 1) {
-    throw bad_param("resume_token_ids",
-                    "'resume_token_ids' are of one answer: 'prompt' must be one prompt");
-  }
+  if (call.prompts.size() > static_cast<size_t>(context.limits.max_prompts))
+    throw body.fault("prompt", fmt::format("has more than {} prompts", context.limits.max_prompts));
+  if (!call.resume_token_ids.empty() && call.prompts.size() > 1)
+    throw body.fault("resume_token_ids", "are of one answer: 'prompt' must be one prompt");
   read_logprobs(body, body.integer("logprobs", 0, context.limits.max_logprobs), context, &call);
   return call;
 }
@@ -417,9 +393,7 @@ CompletionCall read_chat_call(std::string_view text, const CallContext& context)
   call.template_inputs = chat_template_inputs(body, context.limits);
   const bool logprobs = body.boolean("logprobs").value_or(false);
   const std::optional<int64_t> top = body.integer("top_logprobs", 0, context.limits.max_logprobs);
-  if (top && *top > 0 && !logprobs) {
-    throw bad_param("top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
-  }
+  if (top && *top > 0 && !logprobs) throw body.fault("top_logprobs", "needs 'logprobs' to be true");
   read_logprobs(body, logprobs ? std::optional(top.value_or(0)) : std::nullopt, context, &call);
   read_answer_role(body, &call);
   return call;

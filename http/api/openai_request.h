@@ -23,10 +23,14 @@ enum class CallKind : uint8_t { kCompletion, kChat };
 
 struct CompletionCall {
   CallKind kind = CallKind::kCompletion;
-  std::vector<JsonFields::Prompt> prompts;  // completion
+  std::vector<JsonFields::Prompt> prompts;  // completion, until they are token ids
   std::string template_inputs;              // chat: JSON for ChatTemplate::render
-  SamplingParams params;                    // noise_seed is set per choice when the call is started
-  std::optional<int32_t> max_tokens;        // as given; the default needs the prompt's length
+  // Set by add_prompts(): the prompts as token ids, and of each, for an echo, how many tokens in
+  // front are the tokenizer's own.
+  std::vector<std::vector<int32_t>> prompt_ids;
+  std::vector<size_t> num_added;
+  SamplingParams params;              // noise_seed is set per choice when the call is started
+  std::optional<int32_t> max_tokens;  // as given; the default needs the prompt's length
   int32_t num_choices = 1;
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;  // as given; encode_bad_words() makes those of params

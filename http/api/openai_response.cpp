@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -59,28 +60,21 @@ Json usage_json(const Usage& usage) {
 }
 
 // Of a chunk of a stream.
-void add_usage(const CompletionCall& call, const std::optional<Usage>& usage, Json* out) {
-  if (usage) {
-    (*out)["usage"] = usage_json(*usage);
-  } else if (call.include_usage) {
-    (*out)["usage"] = nullptr;
-  }
+void add_usage(const CompletionCall& call, const Usage& usage, Json* out) {
+  if (call.include_usage)
+    (*out)["usage"] = call.continuous_usage ? usage_json(usage) : Json(nullptr);
 }
 
 // histogram[k] = rounds with draft tokens of which exactly k were accepted.
 Json speculation_json(const SpeculationReport& report) {
   const SpeculationStats& stats = report.stats;
-  const auto accepted_at = [&](size_t position) {
-    return position < stats.accepted_per_position.size() ? stats.accepted_per_position[position]
-                                                         : 0;
-  };
-  const size_t num_positions = std::max(static_cast<size_t>(std::max(report.num_spec_tokens, 0)),
-                                        stats.accepted_per_position.size());
+  const auto num_positions = std::max(static_cast<size_t>(std::max(report.num_spec_tokens, 0)),
+                                      stats.accepted_per_position.size());
+  std::vector<int32_t> at_least = {stats.num_spec_rounds};  // [k] = rounds that accepted k or more
+  std::ranges::copy(stats.accepted_per_position, std::back_inserter(at_least));
+  at_least.resize(num_positions + 2);
   Json histogram = Json::array();
-  for (size_t k = 0; k <= num_positions; ++k) {
-    const int32_t at_least_k = k == 0 ? stats.num_spec_rounds : accepted_at(k - 1);
-    histogram.push_back(at_least_k - accepted_at(k));
-  }
+  for (size_t k = 0; k <= num_positions; ++k) histogram.push_back(at_least[k] - at_least[k + 1]);
   Json by_length = Json::object();
   for (const auto& [draft_len, counts] : report.histograms) {
     by_length[std::to_string(draft_len)] = counts;
@@ -167,21 +161,17 @@ Json legacy_top(const OutputToken& token, int32_t num_top, const TokenNames& nam
 Json legacy_logprobs(const std::vector<OutputToken>& tokens,
                      int32_t num_top,
                      const TokenNames& names) {
-  Json texts = Json::array();
-  Json logprobs = Json::array();
-  Json tops = Json::array();
-  Json offsets = Json::array();
+  Json out;
+  for (const char* name : {"text_offset", "token_logprobs", "tokens", "top_logprobs"})
+    out[name] = Json::array();
   for (const OutputToken& token : tokens) {
-    texts.push_back(names(token.id));
-    logprobs.push_back(token.logprobs ? Json(finite_logprob(token.logprobs->logprob))
-                                      : Json(nullptr));
-    tops.push_back(legacy_top(token, num_top, names));
-    offsets.push_back(token.text_offset);
+    out["text_offset"].push_back(token.text_offset);
+    out["token_logprobs"].push_back(token.logprobs ? Json(finite_logprob(token.logprobs->logprob))
+                                                   : Json(nullptr));
+    out["tokens"].push_back(names(token.id));
+    out["top_logprobs"].push_back(legacy_top(token, num_top, names));
   }
-  return {{"text_offset", std::move(offsets)},
-          {"token_logprobs", std::move(logprobs)},
-          {"tokens", std::move(texts)},
-          {"top_logprobs", std::move(tops)}};
+  return out;
 }
 
 Json chat_logprobs(const std::vector<OutputToken>& tokens,
@@ -384,8 +374,7 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   return dumped(out);
 }
 
-std::string ResponseWriter::role_chunk(const ChoiceOutput& choice,
-                                       const std::optional<Usage>& usage) const {
+std::string ResponseWriter::role_chunk(const ChoiceOutput& choice, const Usage& usage) const {
   Json out = frame(head_, chunk_object(call_.kind));
   out["choices"] = Json::array({{{"index", choice.index},
                                  {"delta", {{"role", call_.answer_role}, {"content", ""}}},
@@ -396,8 +385,7 @@ std::string ResponseWriter::role_chunk(const ChoiceOutput& choice,
   return dumped(out);
 }
 
-std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
-                                        const std::optional<Usage>& usage) const {
+std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice, const Usage& usage) const {
   Json out = frame(head_, chunk_object(call_.kind));
   Json entry = {{"index", choice.index}};
   if (call_.kind == CallKind::kChat) {
@@ -473,21 +461,24 @@ std::string server_info_json(const EngineInfo& info,
   return dumped(out);
 }
 
-std::string tokenize_json(const TokenizeResult& result) {
+std::string tokenize_json(const std::vector<int32_t>& ids,
+                          TokenListing listing,
+                          const Tokenizer& tokenizer,
+                          int32_t max_model_len) {
   Json tokens = Json::array();
-  for (size_t i = 0; i < result.ids.size(); ++i) {
-    if (result.as_pieces) {
-      tokens.push_back({{"id", result.ids[i]}, {"piece", result.pieces[i]}});
+  Json texts;  // null unless there are some
+  for (const int32_t id : ids) {
+    if (listing == TokenListing::kPieces) {
+      tokens.push_back({{"id", id}, {"piece", tokenizer.token_bytes(id)}});
     } else {
-      tokens.push_back(result.ids[i]);
+      tokens.push_back(id);
     }
+    if (listing == TokenListing::kIdsAndTexts) texts.push_back(tokenizer.token_text(id));
   }
-  Json out = {{"count", result.ids.size()},
-              {"max_model_len", result.max_model_len},
-              {"tokens", std::move(tokens)}};
-  out["token_strs"] =
-      result.pieces.empty() || result.as_pieces ? Json(nullptr) : Json(result.pieces);
-  return dumped(out);
+  return dumped(Json{{"count", ids.size()},
+                     {"max_model_len", max_model_len},
+                     {"tokens", std::move(tokens)},
+                     {"token_strs", std::move(texts)}});
 }
 
 std::string tokenizer_info_json(const Tokenizer& tokenizer, int32_t max_model_len) {

@@ -72,8 +72,8 @@ class ResponseWriter {
                        const Usage& usage,
                        const std::optional<SpeculationReport>& speculation) const;
   // Chat only: the chunk that names the role.
-  std::string role_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
-  std::string delta_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
+  std::string role_chunk(const ChoiceOutput& choice, const Usage& usage) const;
+  std::string delta_chunk(const ChoiceOutput& choice, const Usage& usage) const;
   std::string usage_chunk(const Usage& usage,
                           const std::optional<SpeculationReport>& speculation) const;
   const std::string& id() const { return head_.id; }
@@ -94,13 +94,13 @@ std::string server_info_json(const EngineInfo& info,
                              const EngineStatus& status,
                              const std::vector<std::pair<std::string, std::string>>& build);
 
-struct TokenizeResult {
-  std::vector<int32_t> ids;
-  std::vector<std::string> pieces;  // vocabulary forms, when asked for; else empty
-  bool as_pieces = false;           // tokens: [{"id", "piece"}]
-  int32_t max_model_len = 0;
-};
-std::string tokenize_json(const TokenizeResult& result);
+// How /tokenize lists tokens: as ids, as llama.cpp's [{"id", "piece"}], or as ids with token_strs,
+// their vocabulary forms, beside them.
+enum class TokenListing : uint8_t { kIds, kPieces, kIdsAndTexts };
+std::string tokenize_json(const std::vector<int32_t>& ids,
+                          TokenListing listing,
+                          const Tokenizer& tokenizer,
+                          int32_t max_model_len);
 // What a client needs to tokenise through /tokenize alone: the texts of the special tokens.
 std::string tokenizer_info_json(const Tokenizer& tokenizer, int32_t max_model_len);
 

@@ -206,10 +206,7 @@ bool is_off(const JsonFields& body, const RefusedField& field) {
 
 // Whether the field is one of these, and off. Throws ApiError when it is on.
 bool is_refused(const JsonFields& body, const std::string& name) {
-  const auto* const field =
-      std::find_if(std::begin(kRefused), std::end(kRefused), [&](const RefusedField& refused) {
-        return name == refused.name;
-      });
+  const auto* const field = std::ranges::find(kRefused, name, &RefusedField::name);
   if (field == std::end(kRefused)) return false;
   if (is_off(body, *field)) return true;
   throw bad_param(name,
@@ -241,7 +238,7 @@ void log_once(const std::string& name) {
 }  // namespace
 
 bool is_known_field(std::string_view name, Endpoint endpoint) {
-  return std::any_of(std::begin(kKnown), std::end(kKnown), [&](const KnownField& field) {
+  return std::ranges::any_of(kKnown, [&](const KnownField& field) {
     return name == field.name && (field.endpoints & static_cast<uint8_t>(endpoint)) != 0;
   });
 }

@@ -167,9 +167,8 @@ class GapFinder {
   }
 
   void look_at(const Json& schema, const std::string& path) {
-    const auto alone = std::find_if(std::begin(kAlone), std::end(kAlone), [&](const char* name) {
-      return schema.contains(name);
-    });
+    const auto* const alone =
+        std::ranges::find_if(kAlone, [&](const char* name) { return schema.contains(name); });
     if (alone != std::end(kAlone)) {
       look_beside(schema, *alone, path);
     } else {

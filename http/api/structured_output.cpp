@@ -119,6 +119,7 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
   const std::string type = format->text("type").value_or("");
   if (type == "text") return;
   Grammar grammar;
+  bool is_strict = false;
   if (type == "json_object") {  // llama.cpp's may bring a schema
     grammar.text = format->has("schema") ? json_or_text(*format, "schema") : kAnyObject;
   } else if (type == "json_schema") {
@@ -128,9 +129,7 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
                       "'response_format.json_schema.schema' is needed with the type json_schema");
     }
     grammar.text = json_or_text(*named, "schema");
-    found->push_back(
-        {std::move(grammar), "response_format", named->boolean("strict").value_or(false)});
-    return;
+    is_strict = named->boolean("strict").value_or(false);
   } else if (type == "structural_tag") {
     grammar = {GrammarKind::kStructuralTag, format->dump(), {}};
   } else {
@@ -138,17 +137,15 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
                     "'response_format.type' must be text, json_object, json_schema or "
                     "structural_tag");
   }
-  found->push_back({std::move(grammar), "response_format", false});
+  found->push_back({std::move(grammar), "response_format", is_strict});
 }
 
 void read_structured_outputs(const JsonFields& body, std::vector<RequestedGrammar>* found) {
   const std::optional<JsonFields> fields = body.object("structured_outputs");
   if (!fields) return;
   for (const std::string& name : fields->names()) {
-    const bool is_known = std::any_of(
-        std::begin(kInnerFields), std::end(kInnerFields), [&](const GrammarField& field) {
-          return name == field.name;
-        });
+    const bool is_known = std::ranges::any_of(
+        kInnerFields, [&](const GrammarField& field) { return name == field.name; });
     if (is_known || name == "disable_any_whitespace" || !fields->has(name)) continue;
     throw fields->fault(name, "is not supported");
   }

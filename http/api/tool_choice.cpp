@@ -57,7 +57,7 @@ std::vector<Tool> read_list(const JsonFields& body, const CallLimits& limits) {
     if (limits.disable_any_whitespace) tools.back().max_whitespace = 1;
   }
   if (tools.size() > kMaxTools)
-    throw bad_param("tools", fmt::format("'tools' has more than {} tools", kMaxTools));
+    throw body.fault("tools", fmt::format("has more than {} tools", kMaxTools));
   return tools;
 }
 
@@ -108,11 +108,11 @@ Choice read_choice(const JsonFields& body, std::vector<Tool>* tools) {
   if (body.kind("tool_choice") != JsonKind::kObject) {
     const Choice choice = choice_named(*body.text("tool_choice"));
     if (choice == Choice::kRequired && tools->empty())
-      throw bad_param("tool_choice", "'tool_choice' needs 'tools'");
+      throw body.fault("tool_choice", "needs 'tools'");
     return tools->empty() ? Choice::kNone : choice;
   }
   const JsonFields choice = *body.object("tool_choice");
-  if (tools->empty()) throw bad_param("tool_choice", "'tool_choice' needs 'tools'");
+  if (tools->empty()) throw body.fault("tool_choice", "needs 'tools'");
   keep_named(choice, tools);
   const std::optional<JsonFields> allowed = choice.object("allowed_tools");
   return allowed ? choice_named(allowed->text("mode").value_or("auto")) : Choice::kNamed;
@@ -227,11 +227,9 @@ ToolRequest read_tools(const JsonFields& body,
   } else {
     return request;
   }
-  if (request.grammar->text.size() > limits.max_grammar_bytes) {
-    throw bad_param(
-        "tools",
-        fmt::format("'tools' make a grammar of more than {} bytes", limits.max_grammar_bytes));
-  }
+  if (request.grammar->text.size() > limits.max_grammar_bytes)
+    throw body.fault("tools",
+                     fmt::format("make a grammar of more than {} bytes", limits.max_grammar_bytes));
   for (const Tool& tool : tools) request.schemas.emplace_back(tool.path, tool.schema);
   return request;
 }

@@ -73,8 +73,7 @@ std::string page_of(std::vector<Entry> entries, std::string_view query, size_t l
   if (order != "asc") std::reverse(entries.begin(), entries.end());
   const std::string_view after = query_value(query, "after");
   if (!after.empty()) {
-    const auto found = std::find_if(
-        entries.begin(), entries.end(), [&](const Entry& entry) { return entry.id == after; });
+    const auto found = std::ranges::find(entries, after, &Entry::id);
     if (found == entries.end())
       throw bad_param("after", fmt::format("there is no '{}' to begin after", after));
     entries.erase(entries.begin(), found + 1);
@@ -108,12 +107,12 @@ std::string metadata_of(const JsonFields& body) {
     is_good = is_good && name.size() <= kMaxMetadataKey && value.size() <= kMaxMetadataValue;
   }
   if (!is_good) {
-    throw bad_param("metadata",
-                    fmt::format("'metadata' has at most {} fields, with names of {} and texts of "
-                                "{} bytes",
-                                kMaxMetadata,
-                                kMaxMetadataKey,
-                                kMaxMetadataValue));
+    throw body.fault("metadata",
+                     fmt::format("has at most {} fields, with names of {} and texts of "
+                                 "{} bytes",
+                                 kMaxMetadata,
+                                 kMaxMetadataKey,
+                                 kMaxMetadataValue));
   }
   return metadata->dump();
 }
@@ -167,7 +166,7 @@ BatchApi::BatchApi(FileStore& files,
                    int64_t max_file_bytes)
     : files_(files), queue_(queue), metrics_(metrics), max_file_bytes_(max_file_bytes) {}
 
-ServiceReply BatchApi::handle(const ServiceCall& call) {
+ServerResponse BatchApi::handle(const ServiceCall& call) {
   ApiError fault(500, "internal error");
   try {
     return route(call);
@@ -177,20 +176,22 @@ ServiceReply BatchApi::handle(const ServiceCall& call) {
     log_error("call to {} failed: {}", call.path, error.what());
   }
   metrics_.requests_refused(fault.status()).add();
-  ServiceReply reply{.status = fault.status(), .body = error_json(fault)};
-  if (fault.status() == 405)
-    reply.allow = fmt::format("{}", fmt::join(methods_of(segments_of(call.path)), ", "));
+  ServerResponse reply{.status = fault.status(), .body = error_json(fault)};
+  if (fault.status() == 405) {
+    const std::vector<std::string> methods = methods_of(segments_of(call.path));
+    reply.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
+  }
   return reply;
 }
 
-ServiceReply BatchApi::route(const ServiceCall& call) {
+ServerResponse BatchApi::route(const ServiceCall& call) {
   const std::vector<std::string> path = segments_of(call.path);
   const std::vector<std::string> methods = methods_of(path);
   if (methods.empty()) throw ApiError(404, "there is no such path");
   if (std::find(methods.begin(), methods.end(), call.method) == methods.end())
     throw ApiError(405, fmt::format("{} needs {}", call.path, fmt::join(methods, " or ")));
   const bool is_files = path.front() == "files";
-  ServiceReply reply;
+  ServerResponse reply;
   if (path.size() == 1 && call.method == "POST") {
     reply.body = is_files ? add_file(call) : create_batch(call);
   } else if (path.size() == 1) {
@@ -261,9 +262,9 @@ std::string BatchApi::delete_file(const std::string& id) {
   return fmt::format(R"({{"id":{},"object":"file","deleted":true}})", json_quoted(id));
 }
 
-ServiceReply BatchApi::content_of(const std::string& id) const {
+ServerResponse BatchApi::content_of(const std::string& id) const {
   if (!files_.find(id)) refuse_unknown("file", id);
-  ServiceReply reply;
+  ServerResponse reply;
   reply.content_type = "application/octet-stream";
   try {
     reply.stream = std::make_unique<FileContent>(files_.content_path(id));
@@ -277,16 +278,16 @@ std::string BatchApi::create_batch(const ServiceCall& call) {
   const JsonFields body = JsonFields::parse(call.body.text);
   const std::string endpoint = body.needed_text("endpoint");
   if (!is_batch_endpoint(endpoint)) {
-    throw bad_param("endpoint",
-                    fmt::format("'endpoint' must be /v1/completions, /v1/chat/completions or "
-                                "/v1/responses, not '{}'",
-                                endpoint));
+    throw body.fault("endpoint",
+                     fmt::format("must be /v1/completions, /v1/chat/completions or "
+                                 "/v1/responses, not '{}'",
+                                 endpoint));
   }
   if (body.needed_text("completion_window") != "24h")
-    throw bad_param("completion_window", "'completion_window' must be 24h");
+    throw body.fault("completion_window", "must be 24h");
   if (body.has("output_expires_after"))
-    throw bad_param("output_expires_after",
-                    "'output_expires_after' is not supported: a file is kept until it is deleted");
+    throw body.fault("output_expires_after",
+                     "is not supported: a file is kept until it is deleted");
   return batch_json(queue_.create(body.needed_text("input_file_id"), endpoint, metadata_of(body)));
 }
 

@@ -24,15 +24,15 @@ class BatchApi {
   BatchApi(FileStore& files, BatchQueue& queue, ServingMetrics& metrics, int64_t max_file_bytes);
 
   // Never throws.
-  ServiceReply handle(const ServiceCall& call);
+  ServerResponse handle(const ServiceCall& call);
   void begin_drain() { queue_.begin_stop(); }
 
  private:
-  ServiceReply route(const ServiceCall& call);
+  ServerResponse route(const ServiceCall& call);
   std::string add_file(const ServiceCall& call);
   std::string list_files(std::string_view query) const;
   std::string delete_file(const std::string& id);
-  ServiceReply content_of(const std::string& id) const;
+  ServerResponse content_of(const std::string& id) const;
   std::string create_batch(const ServiceCall& call);
   std::string list_batches(std::string_view query) const;
 

@@ -60,9 +60,8 @@ BatchLine read_line(const std::string& text,
     throw ApiError(400, "'method' must be POST", "method", "invalid_method");
   check_url(line.url, only_url);
   const std::optional<JsonFields> body = json.object("body");
-  if (!body) throw bad_param("body", "'body' is missing");
-  if (body->boolean("stream").value_or(false))
-    throw bad_param("body.stream", "'body.stream' must be false");
+  if (!body) throw json.fault("body", "is missing");
+  if (body->boolean("stream").value_or(false)) throw body->fault("stream", "must be false");
   line.body = body->dump();
   line.num_requests = count_requests(line, context);
   return line;

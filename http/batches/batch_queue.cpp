@@ -28,11 +28,6 @@ std::string error_id(const std::string& batch_id) {
 
 }  // namespace
 
-struct BatchQueue::Outcome {
-  bool is_whole = false;  // all lines are answered
-  std::string problem;    // why the rest cannot be
-};
-
 BatchQueue::BatchQueue(FileStore& files, Setup setup, Limits limits)
     : files_(files),
       setup_(std::move(setup)),
@@ -92,8 +87,8 @@ bool BatchQueue::save(const BatchRecord& record) const {
 // The oldest one that has ended is forgotten; its files stay.
 void BatchQueue::make_room() {
   if (records_.size() < limits_.max_batches) return;
-  const auto ended = std::find_if(
-      records_.begin(), records_.end(), [](const auto& entry) { return entry.second.has_ended(); });
+  const auto ended =
+      std::ranges::find_if(records_, [](const auto& entry) { return entry.second.has_ended(); });
   if (ended == records_.end())
     throw ApiError(429, fmt::format("{} batches have not ended yet", records_.size()));
   std::error_code ignored;
@@ -242,11 +237,16 @@ void BatchQueue::run_next_ones() {
 void BatchQueue::run(const std::string& id) {
   const BatchRecord before = copy_of(id);
   BatchInput input = read_input(before);
-  Outcome outcome;
+  bool is_whole = false;
+  std::string problem;
   // Lines that were good may be so no more: the server was started with other options.
   if (before.status != BatchStatus::kCancelling && input.faults.empty()) {
     log_info("{} begins: {} lines", id, input.lines.size());
-    outcome = answer(before, std::move(input.lines));
+    try {
+      is_whole = answer(before, std::move(input.lines));
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
   }
   std::lock_guard lock(mutex_);
   BatchRecord& record = records_.at(id);
@@ -254,10 +254,10 @@ void BatchQueue::run(const std::string& id) {
     end(&record, BatchStatus::kCancelled);
   } else if (!input.faults.empty()) {
     fail(&record, std::move(input.faults));
-  } else if (!outcome.problem.empty()) {
-    log_error("{}: {}", id, outcome.problem);
+  } else if (!problem.empty()) {
+    log_error("{}: {}", id, problem);
     fail(&record, {{0, "the results cannot be written", {}, "server_error"}});
-  } else if (outcome.is_whole) {
+  } else if (is_whole) {
     record.enter(BatchStatus::kFinalizing);
     save(record);
     end(&record, BatchStatus::kCompleted);
@@ -266,35 +266,31 @@ void BatchQueue::run(const std::string& id) {
   }
 }
 
-BatchQueue::Outcome BatchQueue::answer(const BatchRecord& record, std::vector<BatchLine> lines) {
+bool BatchQueue::answer(const BatchRecord& record, std::vector<BatchLine> lines) {
   std::set<std::string> ids;
   for (const BatchLine& line : lines) ids.insert(line.custom_id);
-  try {
-    ResultFile outputs(files_.content_path(output_id(record.id)).string(), ids, true);
-    ResultFile errors(files_.content_path(error_id(record.id)).string(), ids, true);
-    std::erase_if(
-        lines, [&](const BatchLine& line) { return outputs.answered().contains(line.custom_id); });
-    BatchRun::Setup setup;
-    setup.ask = setup_.ask;
-    setup.keep = [&](const BatchLine&, const BatchResult& result) {
-      (result.status == 200 ? outputs : errors).append(result);
-    };
-    setup.num_workers = setup_.num_workers;
-    setup.num_places = setup_.num_places;
-    setup.least_priority = setup_.least_priority;
-    const size_t num_before = outputs.answered().size();
-    BatchRun run(std::move(setup), std::move(lines));
-    const bool is_whole = run.run([&] {
-      count(record.id, num_before, run);
-      return look(record.id);
-    });
+  ResultFile outputs(files_.content_path(output_id(record.id)).string(), ids, true);
+  ResultFile errors(files_.content_path(error_id(record.id)).string(), ids, true);
+  std::erase_if(lines,
+                [&](const BatchLine& line) { return outputs.answered().contains(line.custom_id); });
+  const auto keep = [&](const BatchLine&, const BatchResult& result) {
+    (result.status == 200 ? outputs : errors).append(result);
+  };
+  const size_t num_before = outputs.answered().size();
+  BatchRun run({.ask = setup_.ask,
+                .keep = keep,
+                .num_workers = setup_.num_workers,
+                .num_places = setup_.num_places,
+                .least_priority = setup_.least_priority},
+               std::move(lines));
+  const bool is_whole = run.run([&] {
     count(record.id, num_before, run);
-    outputs.finish();
-    errors.finish();
-    return {is_whole, {}};
-  } catch (const std::exception& error) {
-    return {false, error.what()};
-  }
+    return look(record.id);
+  });
+  count(record.id, num_before, run);
+  outputs.finish();
+  errors.finish();
+  return is_whole;
 }
 
 BatchRun::Wish BatchQueue::look(const std::string& id) {

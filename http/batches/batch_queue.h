@@ -23,10 +23,10 @@ namespace outrider {
 class BatchQueue {
  public:
   struct Setup {
-    std::function<ServiceReply(ServiceCall)> ask;  // answers a line
-    CallContext context;                           // what lines are checked against
-    int num_workers = 1;                           // lines under way
-    int num_places = 1;                            // of the engine's queue, for their requests
+    std::function<ServerResponse(ServiceCall)> ask;  // answers a line
+    CallContext context;                             // what lines are checked against
+    int num_workers = 1;                             // lines under way
+    int num_places = 1;                              // of the engine's queue, for their requests
     // Behind everybody who gives no priority, however long they have waited.
     int32_t least_priority = 1000;
   };
@@ -57,8 +57,6 @@ class BatchQueue {
   void begin_stop();
 
  private:
-  struct Outcome;
-
   void load();
   void make_room();
   void check_new_ones();
@@ -66,7 +64,8 @@ class BatchQueue {
   void check(const std::string& id);
   void run(const std::string& id);
   BatchInput read_input(const BatchRecord& record) const;
-  Outcome answer(const BatchRecord& record, std::vector<BatchLine> lines);
+  // True when all lines are answered. Throws when the results cannot be written.
+  bool answer(const BatchRecord& record, std::vector<BatchLine> lines);
   BatchRun::Wish look(const std::string& id);
   void count(const std::string& id, size_t num_before, const BatchRun& run);
   void end(BatchRecord* record, BatchStatus status);

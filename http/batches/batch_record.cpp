@@ -58,8 +58,7 @@ BatchRecord record_of(const Json& json) {
   record.error_file_id = text_or_empty(json.at("error_file_id"));
   record.metadata = json.at("metadata").dump();
   const auto status = json.at("status").get<std::string>();
-  const auto* found = std::find_if(
-      std::begin(kNames), std::end(kNames), [&](const auto& n) { return n.status == status; });
+  const auto* found = std::ranges::find(kNames, status, &StatusNames::status);
   if (found == std::end(kNames)) throw Error("has an unknown status");
   record.status = static_cast<BatchStatus>(found - std::begin(kNames));
   for (size_t i = 0; i < kNumBatchStatuses; ++i) {

@@ -73,7 +73,7 @@ void BatchRun::work() {
 
 // False when the run was stopped first: then nothing is kept.
 bool BatchRun::answer(const BatchLine& line) {
-  const std::optional<ServiceReply> reply = ask(line);
+  const std::optional<ServerResponse> reply = ask(line);
   if (!reply) return false;
   const Json body = Json::parse(reply->body);
   BatchResult result{.custom_id = line.custom_id, .status = reply->status, .body = dumped(body)};
@@ -89,12 +89,12 @@ bool BatchRun::answer(const BatchLine& line) {
 }
 
 // While there is no room for the line it is asked again: that is no answer to it.
-std::optional<ServiceReply> BatchRun::ask(const BatchLine& line) {
+std::optional<ServerResponse> BatchRun::ask(const BatchLine& line) {
   while (!stopping_) {
-    ServiceReply reply = setup_.ask({.path = line.url,
-                                     .body = {.text = line.body},
-                                     .least_priority = setup_.least_priority,
-                                     .client_gone = [this] { return cut_off_.load(); }});
+    ServerResponse reply = setup_.ask({.path = line.url,
+                                       .body = {.text = line.body},
+                                       .least_priority = setup_.least_priority,
+                                       .client_gone = [this] { return cut_off_.load(); }});
     if (reply.client_gone) break;
     if (reply.status != 429 && reply.status != 503) return reply;
     const auto end = Clock::now() + std::chrono::seconds(kRetryAfterS);

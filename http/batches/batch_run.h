@@ -20,7 +20,7 @@ namespace outrider {
 class BatchRun {
  public:
   struct Setup {
-    std::function<ServiceReply(ServiceCall)> ask;
+    std::function<ServerResponse(ServiceCall)> ask;
     // Takes the result of a line, on any thread. What it throws ends the run.
     std::function<void(const BatchLine&, const BatchResult&)> keep;
     int num_workers = 1;
@@ -61,7 +61,7 @@ class BatchRun {
 
   void work();
   bool answer(const BatchLine& line);
-  std::optional<ServiceReply> ask(const BatchLine& line);
+  std::optional<ServerResponse> ask(const BatchLine& line);
   void stop(bool cut_off);
 
   const Setup setup_;

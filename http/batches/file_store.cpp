@@ -11,8 +11,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "http/wire/access.h"
 #include "http/wire/api_error.h"
-#include "http/wire/request_id.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 #include "runtime/base/files/json_gate.h"

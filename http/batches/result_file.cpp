@@ -170,10 +170,10 @@ int open_locked(const std::string& path) {
 }  // namespace
 
 void refuse_same_file(const std::string& input, const std::string& output) {
-  struct stat in {};
-  struct stat out {};
-  if (::stat(input.c_str(), &in) != 0 || ::stat(output.c_str(), &out) != 0) return;
-  if (!S_ISREG(in.st_mode) || !same_file(in, out)) return;
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(input, none) ||
+      !std::filesystem::equivalent(input, output, none))
+    return;
   throw Error(
       fmt::format("the results cannot go into the input: {} and {} are one file", input, output));
 }

@@ -14,7 +14,7 @@
 #include "http/api/openai_response.h"
 #include "http/api/request_fields.h"
 #include "http/wire/api_error.h"
-#include "http/wire/byte_source.h"
+#include "http/wire/response.h"
 
 namespace outrider {
 

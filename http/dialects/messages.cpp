@@ -201,7 +201,7 @@ Json messages_of(const JsonFields& body) {
     messages.push_back({{"role", "system"}, {"content", texts_of(body, "system")}});
   const auto turns = body.objects("messages");
   if (!turns || turns->empty())
-    throw bad_param("messages", "'messages' must be a list with at least one message");
+    throw body.fault("messages", "must be a list with at least one message");
   for (const JsonFields& turn : *turns) {
     const std::string role = turn.needed_text("role");
     if (role != "user" && role != "assistant" && role != "system")
@@ -287,18 +287,10 @@ Json prompt_body(const JsonFields& body) {
   return chat;
 }
 
-const char* error_type_of(std::string_view type) {
-  static constexpr std::pair<std::string_view, const char*> kTypes[] = {
-      {"invalid_request_error", "invalid_request_error"},
-      {"authentication_error", "authentication_error"},
-      {"permission_error", "permission_error"},
-      {"not_found_error", "not_found_error"},
-      {"rate_limit_error", "rate_limit_error"},
-      {"service_unavailable_error", "overloaded_error"}};
-  for (const auto& [ours, theirs] : kTypes) {
-    if (type == ours) return theirs;
-  }
-  return "api_error";
+// Most of our types of errors are Anthropic's too.
+std::string error_type_of(const std::string& type) {
+  if (type == "service_unavailable_error") return "overloaded_error";
+  return type == "server_error" || type == "not_supported_error" ? "api_error" : type;
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ Json messages_of(const JsonFields& body) {
   }
   const auto items = body.objects("input");
   if (!items || items->empty())
-    throw bad_param("input", "'input' must be a text or a list of items that is not empty");
+    throw body.fault("input", "must be a text or a list of items that is not empty");
   for (const JsonFields& item : *items) add_item(item, &messages);
   return messages;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "http/wire/request_id.h"
+#include "http/wire/access.h"
 
 namespace outrider {
 

@@ -1,4 +1,4 @@
-// See access.h and request_id.h.
+// See access.h.
 #include "http/wire/access.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,6 @@
 #include <random>
 
 #include "http/wire/header_text.h"
-#include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // Who may call: API keys, origins of browsers, the media type of bodies. Pure functions over a
-// request head.
+// request head. And the ids of calls: a client's own when it is harmless, else one made here.
 #pragma once
 
 #include <string>
@@ -38,5 +38,11 @@ std::vector<std::pair<std::string, std::string>> cors_headers(const RequestHead&
 
 // A body that is there must call itself JSON or nothing.
 bool has_json_body(const RequestHead& head);
+
+// 1 to 64 characters of [A-Za-z0-9._-].
+bool is_valid_request_id(std::string_view id);
+
+// 32 random hexadecimal digits.
+std::string new_request_id();
 
 }  // namespace outrider

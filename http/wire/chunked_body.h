@@ -6,22 +6,26 @@
 #include <string>
 #include <string_view>
 
+#include "http/wire/api_error.h"
+
 namespace outrider {
+
+// 413 for a body over its limit.
+ApiError body_too_large(size_t max_bytes);
 
 class ChunkedBody {
  public:
-  enum class State { kMore, kDone, kFault, kTooLarge };
-
   explicit ChunkedBody(size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
 
-  // Takes what it understands from the front of *bytes and appends the payload to *body. kMore:
-  // more bytes are needed; after any other state it must not be called again.
-  State take(std::string* bytes, std::string* body);
+  // Takes what it understands from the front of *bytes and appends the payload to *body. False when
+  // more bytes are needed; once it was true, or has thrown ApiError (400, 413), it must not be
+  // called again.
+  bool take(std::string* bytes, std::string* body);
 
  private:
   enum class Step { kSize, kData, kDataEnd, kLastEnd };
-  State take_step(std::string_view* rest, std::string* body);
-  State take_size(std::string_view line);
+  bool take_step(std::string_view* rest, std::string* body);
+  void take_size(std::string_view line);
 
   const size_t max_body_bytes_;
   Step step_ = Step::kSize;

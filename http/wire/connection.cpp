@@ -1,13 +1,15 @@
 // See connection.h.
 #include "http/wire/connection.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+
+#include "http/wire/api_error.h"
+#include "http/wire/chunked_body.h"
 
 namespace outrider {
 namespace {
@@ -60,113 +62,84 @@ bool Connection::receive() {
   return got.outcome != Transport::Outcome::kEnded;
 }
 
-Connection::ReadResult Connection::fail(int status, std::string sentence) {
-  fault_ = HeadFault{status, std::move(sentence)};
-  return ReadResult::kFault;
-}
-
-Connection::ReadResult Connection::begin() {
+bool Connection::begin() {
   const auto deadline = Clock::now() + limits_.head_timeout;
   for (;;) {
     const Transport::Outcome outcome = transport_->begin();
-    if (outcome == Transport::Outcome::kDone) return ReadResult::kDone;
-    if (outcome == Transport::Outcome::kEnded) return ReadResult::kClosed;
+    if (outcome == Transport::Outcome::kDone) return true;
+    if (outcome == Transport::Outcome::kEnded) return false;
     if (outcome == Transport::Outcome::kNotTls) {
       transport_ = plain_transport(fd_);
-      return fail(400, "this port speaks TLS: use https://");
+      throw ApiError(400, "this port speaks TLS: use https://");
     }
     const short events = outcome == Transport::Outcome::kNeedsReadable ? POLLIN : POLLOUT;
-    if (wait_for(events, deadline, true) != Wait::kReady) return ReadResult::kClosed;
+    if (wait_for(events, deadline, true) != Wait::kReady) return false;
   }
 }
 
-Connection::ReadResult Connection::read_head() {
+bool Connection::read_head() {
   // The first request has the head's time; later ones may keep the connection idle for a while
   // first.
   if (buffer_.empty() && num_requests_ > 0) {
     const Wait wait = wait_readable(Clock::now() + limits_.idle_timeout);
-    if (wait != Wait::kReady) return ReadResult::kClosed;
+    if (wait != Wait::kReady) return false;
   }
   ++num_requests_;
   const auto deadline = Clock::now() + limits_.head_timeout;
   size_t scanned = 0;
   for (;;) {
-    const HeadScan scan = scan_head(buffer_, limits_, &scanned);
-    if (scan.fault) return fail(scan.fault->status, scan.fault->sentence);
-    if (scan.head_bytes > 0) {
-      HeadResult result = parse_head(std::string_view(buffer_).substr(0, scan.head_bytes), limits_);
-      buffer_.erase(0, scan.head_bytes);
-      if (!result.head) return fail(result.fault.status, result.fault.sentence);
-      head_ = std::move(*result.head);
-      return ReadResult::kDone;
+    const size_t head_bytes = scan_head(buffer_, limits_, &scanned);
+    if (head_bytes > 0) {
+      head_ = parse_head(std::string_view(buffer_).substr(0, head_bytes), limits_);
+      buffer_.erase(0, head_bytes);
+      return true;
     }
     const Wait wait = wait_readable(deadline);
-    if (wait == Wait::kTimeout && !buffer_.empty()) {
-      return fail(408, "the request head did not arrive in time");
-    }
-    if (wait != Wait::kReady || !receive()) return ReadResult::kClosed;
+    if (wait == Wait::kTimeout && !buffer_.empty())
+      throw ApiError(408, "the request head did not arrive in time");
+    if (wait != Wait::kReady || !receive()) return false;
   }
 }
 
-Connection::ReadResult Connection::read_body(const BodyLimits& limits, RequestBody* body) {
-  const auto too_large = [&] {
-    return fail(413,
-                fmt::format("the body is larger than the limit of {} bytes", limits.max_bytes));
-  };
-  if (!head_.has_body()) return ReadResult::kDone;
-  if (head_.content_length > limits.max_bytes) return too_large();
-  if (head_.expects_continue && buffer_.empty() && !write_all("HTTP/1.1 100 Continue\r\n\r\n")) {
-    return ReadResult::kClosed;
-  }
+bool Connection::read_body(const BodyLimits& limits, RequestBody* body) {
+  if (!head_.has_body()) return true;
+  if (head_.content_length > limits.max_bytes) throw body_too_large(limits.max_bytes);
+  if (head_.expects_continue && buffer_.empty() && !write_all("HTTP/1.1 100 Continue\r\n\r\n"))
+    return false;
   const auto start = Clock::now();
   ChunkedBody chunks(limits.max_bytes);
   for (;;) {
-    switch (head_.is_chunked ? chunks.take(&buffer_, &body->text) : take_plain(&body->text)) {
-      case ChunkedBody::State::kDone:
-        return ReadResult::kDone;
-      case ChunkedBody::State::kFault:
-        return fail(400, "the chunks of the body are not valid");
-      case ChunkedBody::State::kTooLarge:
-        return too_large();
-      case ChunkedBody::State::kMore:
-        break;
-    }
+    if (head_.is_chunked ? chunks.take(&buffer_, &body->text) : take_plain(&body->text))
+      return true;
     const size_t num_bytes = body->text.size();
-    if (num_bytes > kLargeBodyBytes && !limits.budget->grow(&body->share, num_bytes)) {
-      return fail(503, "too many large requests at once");
-    }
-    const ReadResult result = wait_body_bytes(start, limits.timeout, num_bytes);
-    if (result != ReadResult::kDone) return result;
+    if (num_bytes > kLargeBodyBytes && !limits.budget->grow(&body->share, num_bytes))
+      throw ApiError(503, "too many large requests at once");
+    if (!wait_body_bytes(start, limits.timeout, num_bytes)) return false;
   }
 }
 
 // What has come of a body with a Content-Length. The text grows with what has come, never with what
 // was announced.
-ChunkedBody::State Connection::take_plain(std::string* text) {
+bool Connection::take_plain(std::string* text) {
   const size_t taken = std::min(buffer_.size(), head_.content_length - text->size());
   text->append(buffer_, 0, taken);
   buffer_.erase(0, taken);
-  return text->size() == head_.content_length ? ChunkedBody::State::kDone
-                                              : ChunkedBody::State::kMore;
+  return text->size() == head_.content_length;
 }
 
-Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start,
-                                                   std::chrono::milliseconds timeout,
-                                                   size_t num_so_far) {
+bool Connection::wait_body_bytes(Clock::time_point start,
+                                 std::chrono::milliseconds timeout,
+                                 size_t num_so_far) {
   for (;;) {
     const auto elapsed = Clock::now() - start;
     const double due_s = std::chrono::duration<double>(elapsed - limits_.body_grace).count();
-    if (static_cast<double>(num_so_far) <
-        due_s * static_cast<double>(limits_.min_body_bytes_per_s)) {
-      return fail(408, "the request body came too slowly");
-    }
-    if (elapsed >= timeout) {
-      return fail(408, "the request body did not arrive in time");
-    }
+    if (static_cast<double>(num_so_far) < due_s * static_cast<double>(limits_.min_body_bytes_per_s))
+      throw ApiError(408, "the request body came too slowly");
+    if (elapsed >= timeout) throw ApiError(408, "the request body did not arrive in time");
     const auto next_look = std::min(start + timeout, Clock::now() + std::chrono::milliseconds(500));
     const Wait wait = wait_readable(next_look);
     if (wait == Wait::kTimeout) continue;
-    return wait == Wait::kReady && receive() ? ReadResult::kDone : ReadResult::kClosed;
+    return wait == Wait::kReady && receive();
   }
 }
 

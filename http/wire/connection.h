@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "http/wire/byte_budget.h"
-#include "http/wire/chunked_body.h"
 #include "http/wire/request_head.h"
 #include "http/wire/transport.h"
 
@@ -33,18 +32,14 @@ class Connection {
              const ConnectionLimits& limits,
              const std::atomic<bool>& stopping);
 
-  enum class ReadResult : uint8_t { kDone, kClosed, kFault };
-
-  // The handshake of TLS, within the time that a head has. kFault fills fault(), to be answered
-  // before the connection is closed; kClosed means that there is nobody to answer.
-  ReadResult begin();
+  // The handshake of TLS, within the time that a head has. As the next two it throws ApiError for a
+  // fault, to be answered before the connection is closed; false: there is nobody to answer.
+  bool begin();
   // Read the next request, its head and then its body.
-  ReadResult read_head();
-  ReadResult read_body(const BodyLimits& limits, RequestBody* body);
+  bool read_head();
+  bool read_body(const BodyLimits& limits, RequestBody* body);
 
-  const RequestHead& head() const { return head_; }
   RequestHead& head() { return head_; }
-  const HeadFault& fault() const { return fault_; }
 
   // False when the client is gone or took nothing for write_timeout. No write succeeds afterwards.
   bool write_all(std::string_view bytes);
@@ -66,11 +61,10 @@ class Connection {
   void wait_a_slice(Transport::Outcome outcome) const;
   // Appends what is there; false at the end of input or an error.
   bool receive();
-  ChunkedBody::State take_plain(std::string* text);
-  ReadResult wait_body_bytes(Clock::time_point start,
-                             std::chrono::milliseconds timeout,
-                             size_t num_so_far);
-  ReadResult fail(int status, std::string sentence);
+  bool take_plain(std::string* text);
+  bool wait_body_bytes(Clock::time_point start,
+                       std::chrono::milliseconds timeout,
+                       size_t num_so_far);
 
   int fd_;
   std::unique_ptr<Transport> transport_;
@@ -78,7 +72,6 @@ class Connection {
   const std::atomic<bool>& stopping_;
   std::string buffer_;  // received, not yet used
   RequestHead head_;
-  HeadFault fault_;
   bool write_failed_ = false;
   size_t num_requests_ = 0;
 };

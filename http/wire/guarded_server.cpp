@@ -19,6 +19,7 @@
 #include <set>
 #include <thread>
 
+#include "http/wire/access.h"
 #include "http/wire/api_error.h"
 #include "http/wire/listener.h"
 #include "http/wire/on_demand_threads.h"
@@ -57,14 +58,17 @@ bool is_loopback(const std::string& peer) {
          peer.starts_with("::ffff:127.");
 }
 
+// Let in when all connections are taken.
+bool is_probe(const RequestHead& head) { return head.method == "GET" && is_public_path(head.path); }
+
 }  // namespace
 
 class GuardedServer::Impl {
  public:
-  Impl(const HttpOptions& options, GuardedServer::Handler handler, Kinds kinds)
+  Impl(const HttpOptions& options, Handler handler, IsUpload is_upload)
       : options_(options),
         handler_(std::move(handler)),
-        kinds_(std::move(kinds)),
+        is_upload_(std::move(is_upload)),
         large_bodies_(options.connection.max_large_body_bytes_in_flight),
         uploads_(kUploadsInFlight * options.connection.max_upload_bytes),
         threads_(options.connection.max_connections + kProbeConnections) {
@@ -158,38 +162,33 @@ class GuardedServer::Impl {
     // Without a wait for what the client sends: other connections wait for this thread. Under TLS
     // nothing can be said without one.
     if (lane == Lane::kRefused) {
-      if (!tls_) refuse(connection, 503, "too many connections");
+      if (!tls_) refuse(connection, {503, "too many connections"});
       return;
     }
-    if (!is_done(connection, connection.begin())) return;
-    for (size_t served = 1;; ++served) {
-      const bool may_follow = served < limits.max_requests_per_connection;
-      if (!serve_request(connection, lane, may_follow)) return;
-    }
-  }
-
-  // Answers a fault. False when the connection is at its end.
-  bool is_done(Connection& connection, Connection::ReadResult result) {
-    if (result == Connection::ReadResult::kFault) {
+    try {
+      if (!connection.begin()) return;
+      for (size_t served = 1;; ++served) {
+        const bool may_follow = served < limits.max_requests_per_connection;
+        if (!serve_request(connection, lane, may_follow)) return;
+      }
+    } catch (const ApiError& fault) {
       ++num_malformed_;
-      refuse(connection, connection.fault().status, connection.fault().sentence);
+      refuse(connection, fault);
       connection.linger();
     }
-    return result == Connection::ReadResult::kDone;
   }
 
   // False when the connection is at its end.
   bool serve_request(Connection& connection, Lane lane, bool may_follow) {
-    if (!is_done(connection, connection.read_head())) return false;
+    if (!connection.read_head()) return false;
     strip_root_path(options_.root_path, &connection.head().path);
-    if (lane == Lane::kProbe && !kinds_.probe(connection.head())) {
-      refuse(connection, 503, "too many connections");
+    if (lane == Lane::kProbe && !is_probe(connection.head())) {
+      refuse(connection, {503, "too many connections"});
       connection.linger();
       return false;
     }
     RequestBody body;
-    if (!is_done(connection, connection.read_body(limits_of(connection.head()), &body)))
-      return false;
+    if (!connection.read_body(limits_of(connection.head()), &body)) return false;
     const bool is_trimmed = body.text.size() >= kTrimmedBodyBytes;
     const bool goes_on = respond(connection, std::move(body), may_follow);
     if (is_trimmed) trim_memory();
@@ -198,12 +197,12 @@ class GuardedServer::Impl {
 
   BodyLimits limits_of(const RequestHead& head) {
     const ConnectionLimits& limits = options_.connection;
-    if (kinds_.upload(head)) return {limits.max_upload_bytes, limits.upload_timeout, &uploads_};
+    if (is_upload_(head)) return {limits.max_upload_bytes, limits.upload_timeout, &uploads_};
     return {limits.max_body_bytes, limits.body_timeout, &large_bodies_};
   }
 
-  void refuse(Connection& connection, int status, const std::string& sentence) {
-    send_response(connection, {.status = status, .body = error_json({status, sentence})}, false);
+  void refuse(Connection& connection, const ApiError& error) {
+    send_response(connection, {.status = error.status(), .body = error_json(error)}, false);
   }
 
   bool respond(Connection& connection, RequestBody body, bool may_follow) {
@@ -222,8 +221,8 @@ class GuardedServer::Impl {
   }
 
   const HttpOptions& options_;
-  const GuardedServer::Handler handler_;
-  const Kinds kinds_;
+  const Handler handler_;
+  const IsUpload is_upload_;
   ByteBudget large_bodies_;
   ByteBudget uploads_;
   ConnectionLimits probe_limits_;
@@ -241,8 +240,8 @@ class GuardedServer::Impl {
   std::map<std::string, size_t> peers_;
 };
 
-GuardedServer::GuardedServer(const HttpOptions& options, Handler handler, Kinds kinds)
-    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(kinds))) {}
+GuardedServer::GuardedServer(const HttpOptions& options, Handler handler, IsUpload is_upload)
+    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(is_upload))) {}
 
 GuardedServer::~GuardedServer() { stop(std::chrono::milliseconds(0)); }
 

@@ -25,14 +25,10 @@ class GuardedServer {
  public:
   // Called on the connection's thread.
   using Handler = std::function<ServerResponse(ServerRequest)>;
-  // Asked before a request's body is read.
-  using Is = std::function<bool(const RequestHead&)>;
-  struct Kinds {
-    Is probe;   // let in when all connections are taken
-    Is upload;  // its body may be as large and as slow as a file's
-  };
+  // Asked before a request's body is read: may it be as large and as slow as a file's?
+  using IsUpload = std::function<bool(const RequestHead&)>;
 
-  GuardedServer(const HttpOptions& options, Handler handler, Kinds kinds);
+  GuardedServer(const HttpOptions& options, Handler handler, IsUpload is_upload);
   ~GuardedServer();
 
   // Reads certificate and key, binds and listens; throws Error when that cannot be.

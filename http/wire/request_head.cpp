@@ -7,7 +7,9 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <optional>
 
+#include "http/wire/api_error.h"
 #include "http/wire/header_text.h"
 
 namespace outrider {
@@ -52,60 +54,54 @@ std::optional<std::string> percent_decoded(std::string_view text) {
   return out;
 }
 
-HeadFault bad(std::string sentence) { return HeadFault{400, std::move(sentence)}; }
+ApiError bad(const std::string& sentence) { return ApiError(400, sentence); }
 
-std::optional<HeadFault> parse_target(std::string_view target, RequestHead* head) {
-  if (target.empty() || target.front() != '/') return bad("the request target must be a path");
+void parse_target(std::string_view target, RequestHead* head) {
+  if (target.empty() || target.front() != '/') throw bad("the request target must be a path");
   for (const char c : target) {
-    if (c <= 0x20 || c >= 0x7f || c == '#') {
-      return bad("the request target has a character that is not allowed");
-    }
+    if (c <= 0x20 || c >= 0x7f || c == '#')
+      throw bad("the request target has a character that is not allowed");
   }
   const size_t question = std::min(target.find('?'), target.size());
   const std::optional<std::string> path = percent_decoded(target.substr(0, question));
-  if (!path) return bad("the request target has a broken percent escape");
+  if (!path) throw bad("the request target has a broken percent escape");
   head->path = *path;
   head->query = target.substr(std::min(question + 1, target.size()));
-  return std::nullopt;
 }
 
-std::optional<HeadFault> parse_request_line(std::string_view line, RequestHead* head) {
+void parse_request_line(std::string_view line, RequestHead* head) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || first == last) {
-    return bad("the request line must be METHOD PATH HTTP/1.1");
-  }
+  if (first == std::string_view::npos || first == last)
+    throw bad("the request line must be METHOD PATH HTTP/1.1");
   const std::string_view method = line.substr(0, first);
   const std::string_view version = line.substr(last + 1);
-  if (!is_token(method) || method.size() > kMaxMethodBytes) return bad("the method is not valid");
+  if (!is_token(method) || method.size() > kMaxMethodBytes) throw bad("the method is not valid");
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     const bool other = version.substr(0, 5) == "HTTP/";
-    return HeadFault{other ? 505 : 400, "only HTTP/1.1 and HTTP/1.0 are spoken here"};
+    throw ApiError(other ? 505 : 400, "only HTTP/1.1 and HTTP/1.0 are spoken here");
   }
   head->method = std::string(method);
   head->minor_version = version.back() - '0';
-  return parse_target(line.substr(first + 1, last - first - 1), head);
+  parse_target(line.substr(first + 1, last - first - 1), head);
 }
 
-std::optional<HeadFault> parse_header_line(std::string_view line, RequestHead* head) {
-  if (line.front() == ' ' || line.front() == '\t') return bad("folded header lines are refused");
+void parse_header_line(std::string_view line, RequestHead* head) {
+  if (line.front() == ' ' || line.front() == '\t') throw bad("folded header lines are refused");
   const size_t colon = line.find(':');
-  if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) {
-    return bad("a header line has no valid name");
-  }
+  if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
+    throw bad("a header line has no valid name");
   const std::string_view value = trimmed(line.substr(colon + 1));
   for (const char c : value) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
-      return bad("a header value has a control character");
-    }
+    if ((byte < 0x20 && c != '\t') || byte == 0x7f)
+      throw bad("a header value has a control character");
   }
   head->headers.emplace_back(lower(line.substr(0, colon)), std::string(value));
-  return std::nullopt;
 }
 
 // Headers that decide something may come once only: two of them are two readings of one request.
-std::optional<HeadFault> check_single(const RequestHead& head) {
+void check_single(const RequestHead& head) {
   constexpr std::array<std::string_view, 9> kSingle = {"host",
                                                        "content-length",
                                                        "content-type",
@@ -116,52 +112,44 @@ std::optional<HeadFault> check_single(const RequestHead& head) {
                                                        "expect",
                                                        "x-request-id"};
   for (const std::string_view name : kSingle) {
-    const auto count = std::count_if(head.headers.begin(),
-                                     head.headers.end(),
-                                     [&](const auto& header) { return header.first == name; });
-    if (count > 1) return bad(fmt::format("the header {} must not be repeated", name));
+    const auto count = std::ranges::count_if(
+        head.headers, [&](const auto& header) { return header.first == name; });
+    if (count > 1) throw bad(fmt::format("the header {} must not be repeated", name));
   }
-  return std::nullopt;
 }
 
-std::optional<HeadFault> read_content_length(RequestHead* head) {
-  if (!head->has_header("content-length")) return std::nullopt;
+void read_content_length(RequestHead* head) {
+  if (!head->has_header("content-length")) return;
   const std::string_view text = head->header("content-length");
   const bool digits =
       std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (text.empty() || !digits) return bad("Content-Length must be a number");
+  if (text.empty() || !digits) throw bad("Content-Length must be a number");
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), head->content_length);
   if (error != std::errc{}) head->content_length = SIZE_MAX;
-  return std::nullopt;
 }
 
-std::optional<HeadFault> read_transfer_encoding(RequestHead* head) {
-  if (!head->has_header("transfer-encoding")) return std::nullopt;
-  if (head->has_header("content-length")) {
-    return bad("Transfer-Encoding together with Content-Length is refused");
-  }
-  if (head->minor_version == 0) return bad("Transfer-Encoding needs HTTP/1.1");
-  if (lower(head->header("transfer-encoding")) != "chunked") {
-    return HeadFault{501, "the only Transfer-Encoding that is supported in requests is chunked"};
-  }
+void read_transfer_encoding(RequestHead* head) {
+  if (!head->has_header("transfer-encoding")) return;
+  if (head->has_header("content-length"))
+    throw bad("Transfer-Encoding together with Content-Length is refused");
+  if (head->minor_version == 0) throw bad("Transfer-Encoding needs HTTP/1.1");
+  if (lower(head->header("transfer-encoding")) != "chunked")
+    throw ApiError(501, "the only Transfer-Encoding that is supported in requests is chunked");
   head->is_chunked = true;
-  return std::nullopt;
 }
 
-std::optional<HeadFault> read_framing(RequestHead* head) {
-  if (auto fault = read_transfer_encoding(head)) return fault;
+void read_framing(RequestHead* head) {
+  read_transfer_encoding(head);
   const std::string encoding = lower(head->header("content-encoding"));
-  if (!encoding.empty() && encoding != "identity") {
-    return HeadFault{415, "Content-Encoding is not supported in requests"};
-  }
+  if (!encoding.empty() && encoding != "identity")
+    throw ApiError(415, "Content-Encoding is not supported in requests");
   const std::string expect = lower(head->header("expect"));
-  if (!expect.empty() && expect != "100-continue") {
-    return HeadFault{417, "this expectation is not supported"};
-  }
+  if (!expect.empty() && expect != "100-continue")
+    throw ApiError(417, "this expectation is not supported");
   head->expects_continue = !expect.empty() && head->minor_version == 1;
-  if (head->minor_version == 1 && head->header("host").empty()) return bad("Host is missing");
-  return read_content_length(head);
+  if (head->minor_version == 1 && head->header("host").empty()) throw bad("Host is missing");
+  read_content_length(head);
 }
 
 bool wants_keep_alive(const RequestHead& head) {
@@ -175,27 +163,6 @@ bool wants_keep_alive(const RequestHead& head) {
   return keep_alive;
 }
 
-std::optional<HeadFault> parse_lines(std::string_view bytes,
-                                     const ConnectionLimits& limits,
-                                     RequestHead* head) {
-  const size_t first_end = bytes.find(kLineEnd);
-  if (auto fault = parse_request_line(bytes.substr(0, first_end), head)) return fault;
-  bytes.remove_prefix(first_end + kLineEnd.size());
-  while (bytes.substr(0, kLineEnd.size()) != kLineEnd) {
-    if (head->headers.size() == limits.max_headers) {
-      return HeadFault{431, fmt::format("more than {} headers", limits.max_headers)};
-    }
-    const size_t end = bytes.find(kLineEnd);
-    if (end == std::string_view::npos) return bad("the head has no end");
-    if (auto fault = parse_header_line(bytes.substr(0, end), head)) return fault;
-    bytes.remove_prefix(end + kLineEnd.size());
-  }
-  if (auto fault = check_single(*head)) return fault;
-  if (auto fault = read_framing(head)) return fault;
-  head->keep_alive = wants_keep_alive(*head);
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string_view RequestHead::header(std::string_view lower_case_name) const {
@@ -206,50 +173,52 @@ std::string_view RequestHead::header(std::string_view lower_case_name) const {
 }
 
 bool RequestHead::has_header(std::string_view lower_case_name) const {
-  return std::any_of(headers.begin(), headers.end(), [&](const auto& header) {
-    return header.first == lower_case_name;
-  });
+  return std::ranges::any_of(headers,
+                             [&](const auto& header) { return header.first == lower_case_name; });
 }
 
-HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned) {
+size_t scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned) {
   for (size_t& i = *scanned; i < bytes.size(); ++i) {
-    if (i >= limits.max_head_bytes) {
-      return {
-          0,
-          HeadFault{431, fmt::format("the head is larger than {} bytes", limits.max_head_bytes)}};
-    }
+    if (i >= limits.max_head_bytes)
+      throw ApiError(431, fmt::format("the head is larger than {} bytes", limits.max_head_bytes));
     const char c = bytes[i];
-    if (c == '\0') return {0, bad("NUL in the head")};
-    if (c == '\n' && (i == 0 || bytes[i - 1] != '\r')) return {0, bad("bare LF in the head")};
-    if (i > 0 && bytes[i - 1] == '\r' && c != '\n') return {0, bad("bare CR in the head")};
+    if (c == '\0') throw bad("NUL in the head");
+    if (c == '\n' && (i == 0 || bytes[i - 1] != '\r')) throw bad("bare LF in the head");
+    if (i > 0 && bytes[i - 1] == '\r' && c != '\n') throw bad("bare CR in the head");
     if (c != '\n') continue;
-    if (i == 1) return {0, bad("empty request line")};
-    if (i >= 3 && bytes.substr(i - 3, kLineEnd.size()) == kLineEnd) {
-      ++i;
-      return {i, std::nullopt};
-    }
+    if (i == 1) throw bad("empty request line");
+    if (i >= 3 && bytes.substr(i - 3, kLineEnd.size()) == kLineEnd) return ++i;
   }
   const bool in_first_line =
       bytes.substr(0, limits.max_request_line_bytes + 2).find('\n') == std::string_view::npos;
   if (in_first_line && bytes.size() > limits.max_request_line_bytes) {
-    return {0,
-            HeadFault{414,
-                      fmt::format("the request line is longer than {} bytes",
-                                  limits.max_request_line_bytes)}};
+    throw ApiError(
+        414,
+        fmt::format("the request line is longer than {} bytes", limits.max_request_line_bytes));
   }
-  return {0, std::nullopt};
+  return 0;
 }
 
-HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits) {
+RequestHead parse_head(std::string_view bytes, const ConnectionLimits& limits) {
+  if (!bytes.ends_with("\r\n\r\n")) throw bad("the head has no end");
+  const size_t first_end = bytes.find(kLineEnd);
+  if (first_end > limits.max_request_line_bytes)
+    throw ApiError(414, "the request line is too long");
   RequestHead head;
-  if (bytes.size() < 4 || bytes.substr(bytes.size() - 4) != "\r\n\r\n") {
-    return {std::nullopt, bad("the head has no end")};
+  parse_request_line(bytes.substr(0, first_end), &head);
+  bytes.remove_prefix(first_end + kLineEnd.size());
+  while (bytes.substr(0, kLineEnd.size()) != kLineEnd) {
+    if (head.headers.size() == limits.max_headers)
+      throw ApiError(431, fmt::format("more than {} headers", limits.max_headers));
+    const size_t end = bytes.find(kLineEnd);
+    if (end == std::string_view::npos) throw bad("the head has no end");
+    parse_header_line(bytes.substr(0, end), &head);
+    bytes.remove_prefix(end + kLineEnd.size());
   }
-  if (bytes.find(kLineEnd) > limits.max_request_line_bytes) {
-    return {std::nullopt, HeadFault{414, "the request line is too long"}};
-  }
-  if (auto fault = parse_lines(bytes, limits, &head)) return {std::nullopt, *fault};
-  return {std::move(head), {}};
+  check_single(head);
+  read_framing(&head);
+  head.keep_alive = wants_keep_alive(head);
+  return head;
 }
 
 void strip_root_path(std::string_view root_path, std::string* path) {

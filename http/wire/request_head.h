@@ -1,10 +1,9 @@
 // Strict reader of an HTTP/1.x request head: pure functions over bytes, no sockets. Whatever is
-// unusual is refused, not repaired: bare CR or LF, NUL, obs-fold, two Content-Lengths, a
+// unusual is refused (ApiError), not repaired: bare CR or LF, NUL, obs-fold, two Content-Lengths, a
 // Transfer-Encoding other than chunked, Content-Encoding, a target that is not a plain path.
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,31 +30,15 @@ struct RequestHead {
   bool has_body() const { return is_chunked || content_length > 0; }
 };
 
-// Why a request was refused before it was routed.
-struct HeadFault {
-  int status = 400;
-  std::string sentence;
-};
+// The size of the head in the bytes that have come so far, its empty line included; 0 when more are
+// needed. Finds faults that need no complete head: a limit passed, a bare LF, a control character.
+// `scanned` is where the last call left off; it is moved on.
+size_t scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned);
 
-struct HeadScan {
-  size_t head_bytes = 0;  // including the empty line; 0 = more bytes are needed
-  std::optional<HeadFault> fault;
-};
-
-// Looks for the end of the head in the bytes that have come so far, and for faults that need no
-// complete head (a limit passed, a bare LF, a control character). `scanned` is where the last call
-// left off; it is moved on.
-HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned);
-
-struct HeadResult {
-  std::optional<RequestHead> head;
-  HeadFault fault;  // when there is no head
-};
+// Parses a complete head as found by scan_head().
+RequestHead parse_head(std::string_view bytes, const ConnectionLimits& limits);
 
 // "/llm/v1/models" is "/v1/models" below the root path "/llm", and "/llm" is "". Other paths stay.
 void strip_root_path(std::string_view root_path, std::string* path);
-
-// Parses a complete head as found by scan_head().
-HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits);
 
 }  // namespace outrider

@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-
+#include "http/wire/connection.h"
 #include "http/wire/options.h"
 
 namespace outrider {
@@ -33,10 +31,10 @@ const char* status_text(int status) {
       {503, "Service Unavailable"},
       {505, "HTTP Version Not Supported"},
   };
-  const auto* found = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const auto& entry) {
-    return entry.first == status;
-  });
-  return found == std::end(kTexts) ? "Error" : found->second;
+  for (const auto& [known, text] : kTexts) {
+    if (known == status) return text;
+  }
+  return "Error";
 }
 
 // framing: the header that tells where the body ends.

@@ -7,17 +7,27 @@
 #include <utility>
 #include <vector>
 
-#include "http/wire/byte_source.h"
-#include "http/wire/connection.h"
-
 namespace outrider {
+
+class Connection;
+
+// The body of a streamed response, pulled by whoever sends it.
+class ByteSource {
+ public:
+  // Destroyed when the response ends for whatever reason; what still runs for it is then cancelled.
+  virtual ~ByteSource() = default;
+  // Waits a short while (at most about 50 ms) for bytes and appends them; false when there will be
+  // no more.
+  virtual bool next(std::string* out) = 0;
+};
 
 struct ServerResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  std::unique_ptr<ByteSource> stream;  // instead of body
+  std::unique_ptr<ByteSource> stream;  // instead of body; must not outlive who made it
+  bool client_gone = false;            // nobody is left to read this
 };
 
 // Sends a response to the request that connection.head() holds. True when another request may

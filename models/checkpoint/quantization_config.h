@@ -19,7 +19,7 @@ enum class WeightLayout : uint8_t {
   kIntQuantized,   // compressed-tensors: signed bytes
   kPackQuantized,  // compressed-tensors: offset integers in 32-bit words
   kMxfp4,          // gpt-oss' experts: floats of 4 bits, a power of two for each 32 of them
-  kGguf,           // llama.cpp's blocks (models/weights/gguf_source.h)
+  kGguf,           // llama.cpp's blocks (models/weights/gguf_source.cpp)
   kFp8Blocks       // e4m3, a scale for each block of rows and columns (models/weights/fp8_blocks.h)
 };
 

@@ -27,8 +27,8 @@ struct PlannedTensor {
 
 class SafetensorsWriter {
  public:
-  // Begins the file and writes its header. Throws Error for a name that is there twice. Where types
-  // are mixed, wider ones first: readers that map the file want aligned elements.
+  // Begins the file and writes its header. No name may be there twice. Where types are mixed, wider
+  // ones first: readers that map the file want aligned elements.
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<PlannedTensor>& tensors);
 
   // The next bytes of a tensor. Tensors come in the planned order, each whole before the next.

@@ -18,8 +18,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   config.parallel_mlp = true;
   config.names.mlp_norm = "";
   config.logit_scale = static_cast<float>(fields.number_or("logit_scale", 1e-6, 1e6, 0.0625));
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   refuse_unless(fields, "use_qk_norm", false);
   refuse_unless(fields, "use_parallel_block", true);
   refuse_unless(fields, "use_gated_activation", true);

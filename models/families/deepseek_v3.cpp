@@ -41,8 +41,7 @@ void read_attention(const ConfigFields& fields, ModelConfig& config) {
   config.rope.interleaved = fields.flag_or("rope_interleave", true);
   config.attention_scale =
       static_cast<float>(score_factor(fields, config.rope) / std::sqrt(latent.query_dim()));
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   if (config.attention_bias && latent.q_rank == 0) {
     fields.fail("attention_bias true without \"q_lora_rank\" is not supported");
   }

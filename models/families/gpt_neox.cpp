@@ -23,8 +23,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   config.qkv_layout = QkvLayout::kGrouped;
   config.norm = NormKind::kLayer;
   config.norm_bias = true;
-  config.attention_bias = fields.flag_or("attention_bias", true);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", true);
   config.mlp_bias = true;
   config.gated_mlp = false;
   config.parallel_mlp = fields.flag_or("use_parallel_residual", true);

@@ -19,8 +19,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   }
   read_rope(fields, config, {.default_theta = 150'000.0});
   read_windows(fields, config, 128, 2);
-  config.attention_bias = fields.flag_or("attention_bias", true);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", true);
   config.names.sinks = "self_attn.sinks";
   read_experts(fields,
                config,

@@ -10,8 +10,7 @@ namespace {
 void read(const ConfigFields& fields, ModelConfig& config) {
   read_decoder(fields, config);
   read_rope(fields, config);
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.mlp_bias = fields.flag_or("mlp_bias", false);
   // Programs read a window here in different ways, so only contexts within it are the same.
   const auto windowed = windowed_layers(fields, config);

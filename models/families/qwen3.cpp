@@ -10,8 +10,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   read_decoder(fields, config, {.default_head_dim = 128});
   read_rope(fields, config);
   read_qwen_windows(fields, config);
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.qk_norm = true;
 }
 

@@ -13,8 +13,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   if (fields.flag_or("use_sliding_window", false)) {
     config.sliding_window = fields.integer_or("sliding_window", {1, kMaxPositions}, 4096);
   }
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.qk_norm = true;
   read_qwen_experts(fields,
                     config,

@@ -30,8 +30,7 @@ void read_qwen_windows(const ConfigFields& fields, ModelConfig& config) {
 }
 
 void set_olmo(const ConfigFields& fields, ModelConfig& config) {
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.qk_norm = true;
   config.qk_norm_span = QkNormSpan::kAllHeads;
   config.names.attn_norm = "";
@@ -43,8 +42,7 @@ void set_olmo(const ConfigFields& fields, ModelConfig& config) {
 void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys) {
   read_decoder(fields, config, keys);
   config.embedding_scale = embedding_scale_of(config, config.hidden_dim);
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.names.attn_post_norm = "post_attention_layernorm";
   config.names.mlp_norm = "pre_feedforward_layernorm";
   config.names.mlp_post_norm = "post_feedforward_layernorm";
@@ -62,8 +60,7 @@ void read_gemma_2_or_3(const ConfigFields& fields, ModelConfig& config, const De
 void read_granite(const ConfigFields& fields, ModelConfig& config) {
   read_decoder(fields, config);
   read_rope(fields, config);
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   const auto factor = [&fields](const char* key) {
     return static_cast<float>(fields.number_or(key, 1e-6, 1e6, 1.0));
   };

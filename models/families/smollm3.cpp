@@ -8,8 +8,7 @@ namespace {
 void read(const ConfigFields& fields, ModelConfig& config) {
   read_decoder(fields, config, {.tied = true});
   read_rope(fields, config, {.default_theta = 2e6});
-  config.attention_bias = fields.flag_or("attention_bias", false);
-  config.attention_out_bias = config.attention_bias;
+  config.attention_bias = config.attention_out_bias = fields.flag_or("attention_bias", false);
   config.mlp_bias = fields.flag_or("mlp_bias", false);
   const int32_t interval = fields.integer_or("no_rope_layer_interval", {1, 1'000'000}, 4);
   const auto with_rope = fields.numbers("no_rope_layers");  // 1: with rope

@@ -100,8 +100,6 @@ void ExpertMlp::group_rows(int64_t rows) {
 void ExpertMlp::activate(ops::Context& ctx, int64_t rows, int64_t ffn) {
   if (config_.experts.swiglu.limit > 0.0f) {
     ops::clamped_swiglu(ctx, gated_, gate_up_, rows * ffn, config_.experts.swiglu);
-  } else if (config_.activation == ops::ActivationKind::kSilu) {
-    ops::silu_mul(ctx, gated_, gate_up_, rows, ffn);
   } else {
     ops::activate_mul(ctx, gated_, gate_up_, rows, ffn, config_.activation);
   }

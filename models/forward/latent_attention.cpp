@@ -84,8 +84,8 @@ void LatentAttention::project(ops::Context& ctx,
     const float* const kv_a = projected_ + width - config_.head_dim;
     ops::copy_heads(ctx, {key + rope, queries.stride}, {kv_a, width}, {rows, 1, rank});
     ops::copy_heads(ctx, {key, queries.stride}, {kv_a + rank, width}, {rows, 1, rope});
-    ops::rms_norm_heads(
-        ctx, key + rope, rows, queries.stride, 1, rank, w.k_norm.data(), kLatentNormEps);
+    const ops::HeadRows latents = {key + rope, rows, queries.stride, 1, rank};
+    ops::rms_norm_heads(ctx, latents, w.k_norm.data(), kLatentNormEps);
   }
 }
 

@@ -389,15 +389,11 @@ void Transformer::norm_queries_and_keys(int32_t layer, int64_t rows) {
   const ops::HeadRows k = keys(layer, rows);
   const ops::HeadRows v = values(layer, rows);
   const float eps = config_.norm_eps;
-  if (config_.v_norm) {
-    ops::rms_norm_heads(ctx_, v.data, rows, v.stride, v.n_heads, v.head_dim, w.v_norm.data(), eps);
-  }
+  if (config_.v_norm) ops::rms_norm_heads(ctx_, v, w.v_norm.data(), eps);
   switch (config_.qk_norm_span) {
     case QkNormSpan::kHead:
-      for (const auto& [x, weight] : {std::pair(q, &w.q_norm), std::pair(k, &w.k_norm)}) {
-        ops::rms_norm_heads(
-            ctx_, x.data, rows, x.stride, x.n_heads, x.head_dim, weight->data(), eps);
-      }
+      ops::rms_norm_heads(ctx_, q, w.q_norm.data(), eps);
+      ops::rms_norm_heads(ctx_, k, w.k_norm.data(), eps);
       break;
     case QkNormSpan::kOwnHead:
       ops::layer_norm_heads(ctx_, q, w.q_norm.data(), eps);
@@ -432,8 +428,9 @@ void Transformer::rotate(int32_t layer, std::span<const int32_t> positions) {
     const RopeConfig& rope = is_local ? *config_.local_rope : config_.rope;
     const ops::RowAngles angles = {
         is_local ? b.local_angles : b.angles, rope.rotary_dim, config_.rope.interleaved};
-    const int64_t heads = q.n_heads + keys(layer, 0).n_heads;
-    ops::rope(ctx_, q.data, q.rows, q.stride, heads, q.head_dim, angles);
+    ops::HeadRows all = q;
+    all.n_heads += keys(layer, 0).n_heads;
+    ops::rope(ctx_, all, angles);
   }
   if (config_.query_growth != 0.0f) {
     b.query_factors.clear();
@@ -481,8 +478,6 @@ void Transformer::mlp(int32_t layer, const float* in, int64_t rows) {
     ops::linear(ctx_, up, in + first * hidden, count, gate_up, {data_or_null(w.gate_up_bias)});
     if (!config_.gated_mlp) {
       ops::activate(ctx_, b.gated, count * ffn, config_.activation);
-    } else if (config_.activation == ops::ActivationKind::kSilu) {
-      ops::silu_mul(ctx_, b.gated, b.gate_up, count, ffn);
     } else {
       ops::activate_mul(ctx_, b.gated, b.gate_up, count, ffn, config_.activation);
     }

@@ -17,38 +17,6 @@ namespace {
 
 using gpu::Type;
 
-struct Sizes {
-  size_t x = 0;
-  size_t normed = 0;
-  size_t qkv = 0;
-  size_t queries = 0;
-  size_t attended = 0;
-  size_t part = 0;
-  size_t gate_up = 0;
-  size_t gated = 0;
-  size_t experts = 0;
-  size_t expert_part = 0;
-  size_t squares = 0;
-  size_t q_a = 0;
-  size_t low = 0;
-  size_t q = 0;
-  size_t sums = 0;
-  size_t vectors = 0;
-  size_t projected = 0;
-  size_t gated_vectors = 0;
-  size_t logits = 0;
-  size_t attention_scratch = 0;
-  size_t angles = 0;
-  size_t local_angles = 0;
-  size_t query_factors = 0;
-  size_t slopes = 0;
-  size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + experts + expert_part +
-           squares + q_a + low + q + sums + vectors + projected + gated_vectors + logits +
-           attention_scratch + angles + local_angles + query_factors + slopes;
-  }
-};
-
 size_t product_of(std::initializer_list<int64_t> factors) {
   size_t product = 1;
   for (const int64_t factor : factors) {
@@ -81,85 +49,106 @@ size_t pages_bytes(const gpu::KvView& kv) {
 // Keys and values; of latent attention these are those.
 size_t num_halves(const ModelConfig& config) { return config.is_latent() ? 1 : 2; }
 
-// What each layer needs; the largest counts.
-void widen_for_layer(const ModelConfig& config,
-                     const ModelShard& shard,
-                     int32_t layer,
-                     const ModelOptions& options,
-                     const GpuOptions& gpu_options,
-                     Type activations,
-                     Sizes& sizes) {
-  const int32_t rows = options.max_rows;
-  const GpuLayout layout = gpu_layout(config, shard, layer);
-  const auto widen = [](size_t& size, size_t own) { size = std::max(size, own); };
-  const auto inputs = [&](int32_t n) {
-    return gpu::activation_elements(rows, n) * gpu::type_bytes(activations);
-  };
-  const auto floats = [&](int32_t n) { return product_of({rows, n, sizeof(float)}); };
-  if (!layout.qkv_is_fused) widen(sizes.qkv, floats(layout.qkv.n_out));
-  const gpu::KvView kv = kv_shape(config, shard, layer, options, gpu_options.kv_type);
-  const auto n_heads = static_cast<int32_t>(shard_of_layer(config, shard, layer).heads.size());
-  const int32_t width = n_heads * kv.head_dim;
-  widen(sizes.queries, product_of({rows, width}) * gpu::type_bytes(kv.type));
-  widen(sizes.attended, inputs(layout.o.n_in));
-  if (!layout.mlp_is_fused) widen(sizes.gate_up, floats(layout.gate_up.n_out));
-  widen(sizes.gated, inputs(layout.ffn));
-  widen(sizes.vectors, floats(layout.per_layer_model_projection.n_out));
-  widen(sizes.gated_vectors, inputs(layout.per_layer_projection.n_in));
-  if (config.is_latent()) {
-    widen(sizes.q_a, floats(layout.q_a.n_out));
-    widen(sizes.low, inputs(layout.q_a.n_out));
-    widen(sizes.q, floats(layout.q.n_out));
-    widen(sizes.sums, floats(width));
+// Numbers of a row, of the layer with most.
+struct Widths {
+  int32_t qkv = 0;
+  int32_t queries = 0;
+  int32_t attended = 0;
+  int32_t gate_up = 0;
+  int32_t gated = 0;
+  int32_t q = 0;
+  size_t attention_scratch = 0;  // bytes, of all rows
+};
+
+Widths widths_of(const ModelConfig& config,
+                 const ModelShard& shard,
+                 const ModelOptions& options,
+                 const GpuOptions& gpu_options) {
+  Widths most;
+  const auto widen = [](auto& width, auto own) { width = std::max(width, own); };
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const GpuLayout layout = gpu_layout(config, shard, layer);
+    const gpu::KvView kv = kv_shape(config, shard, layer, options, gpu_options.kv_type);
+    const auto n_heads = static_cast<int32_t>(shard_of_layer(config, shard, layer).heads.size());
+    if (!layout.qkv_is_fused) widen(most.qkv, layout.qkv.n_out);
+    widen(most.queries, n_heads * kv.head_dim);
+    widen(most.attended, layout.o.n_in);
+    if (!layout.mlp_is_fused) widen(most.gate_up, layout.gate_up.n_out);
+    widen(most.gated, layout.ffn);
+    widen(most.q, layout.q.n_out);
+    widen(most.attention_scratch,
+          gpu::attention_scratch_bound(
+              {.n_heads = n_heads,
+               .kv = kv,
+               .max_rows = options.max_rows,
+               .max_items = options.max_rows,
+               .max_splits = gpu_options.max_positions / gpu::kSplitPositions + 1}));
   }
-  widen(sizes.attention_scratch,
-        gpu::attention_scratch_bound(
-            {.n_heads = n_heads,
-             .kv = kv,
-             .max_rows = rows,
-             .max_items = rows,
-             .max_splits = gpu_options.max_positions / gpu::kSplitPositions + 1}));
+  return most;
 }
 
-// weights: the widest type of the products' matrices.
-Sizes sizes_of(const ModelConfig& config,
-               const ModelShard& shard,
-               const ModelOptions& options,
-               const GpuOptions& gpu_options,
-               Type weights) {
+// Calls take(pointer, bytes) for all of `b` but keys and values; its matrix_type is known.
+template <typename Take>
+void take_all(const ModelConfig& config,
+              const ModelShard& shard,
+              const ModelOptions& options,
+              const GpuOptions& gpu_options,
+              GpuBuffers& b,
+              const Take& take) {
   const int32_t rows = options.max_rows;
-  const Type activations = activation_type(weights);
-  Sizes sizes;
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    widen_for_layer(config, shard, layer, options, gpu_options, activations, sizes);
-  }
-  sizes.projected = sizes.vectors;
-  sizes.x = product_of({rows, config.hidden_dim, sizeof(float)});
-  sizes.normed =
-      gpu::activation_elements(std::max(rows, options.max_logit_rows), config.hidden_dim) *
-      gpu::type_bytes(activations);
-  sizes.part = sizes.x;
+  const int32_t hidden = config.hidden_dim;
+  const int32_t positions = gpu_options.max_positions;
+  const int64_t all_per_layer = int64_t{config.n_layers} * config.per_layer_dim;
+  const Type activations = activation_type(b.matrix_type);
+  const auto inputs = [activations](int32_t count, int32_t n) {
+    return gpu::activation_elements(count, n) * gpu::type_bytes(activations);
+  };
+  const auto floats = [](int64_t count, int64_t n) {
+    return product_of({count, n, sizeof(float)});
+  };
+  const Widths most = widths_of(config, shard, options, gpu_options);
+  take(b.x, floats(rows, hidden));
+  take(b.normed, inputs(std::max(rows, options.max_logit_rows), hidden));
+  take(b.qkv, floats(rows, most.qkv));
+  take(b.queries, product_of({rows, most.queries}) * gpu::type_bytes(gpu_options.kv_type));
+  take(b.attended, inputs(rows, most.attended));
+  take(b.part, floats(rows, hidden));
+  take(b.gate_up, floats(rows, most.gate_up));
+  take(b.gated, inputs(rows, most.gated));
   if (first_layer_with_experts(config) < config.n_layers) {
-    sizes.experts = GpuExpertMlp(config, shard, rows, activations).num_bytes();
-    if (config.experts.beside_mlp) sizes.expert_part = sizes.part;
+    take(b.experts, GpuExpertMlp(config, shard, rows, activations).num_bytes());
+    if (config.experts.beside_mlp) take(b.expert_part, floats(rows, hidden));
   }
   if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
-    sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
+    take(b.squares, floats(rows, config.n_heads + config.n_kv_heads));
   }
-  sizes.logits = product_of({options.max_logit_rows, shard.vocab.size(), sizeof(float)});
-  const int32_t positions = gpu_options.max_positions;
-  sizes.angles = product_of({positions, config.rope.rotary_dim, sizeof(float)});
+  if (config.is_latent()) {
+    take(b.q_a, floats(rows, config.latent.q_rank));
+    take(b.low, inputs(rows, config.latent.q_rank));
+    take(b.q, floats(rows, most.q));
+    take(b.sums, floats(rows, most.queries));
+  }
+  take(b.vectors, floats(rows, all_per_layer));
+  take(b.projected, floats(rows, all_per_layer));
+  take(b.gated_vectors, inputs(rows, config.per_layer_dim));
+  b.logits_bytes = floats(options.max_logit_rows, shard.vocab.size());
+  take(b.logits, b.logits_bytes);
+  take(b.attention_scratch, most.attention_scratch);
+  take(b.rotary.angles, floats(positions, config.rope.rotary_dim));
   if (config.local_rope) {
-    sizes.local_angles = product_of({positions, config.local_rope->rotary_dim, sizeof(float)});
+    take(b.local_rotary.angles, floats(positions, config.local_rope->rotary_dim));
   }
-  if (config.query_growth != 0.0f) sizes.query_factors = product_of({positions, sizeof(float)});
-  if (config.alibi) sizes.slopes = product_of({shard.heads.size(), sizeof(float)});
-  return sizes;
+  if (config.query_growth != 0.0f) take(b.query_factors, floats(positions, 1));
+  if (config.alibi) take(b.slopes, floats(shard.heads.size(), 1));
+}
+
+void upload(gpu::Device& device, const float* to, const std::vector<float>& values) {
+  device.upload_now(const_cast<float*>(to), values.data(), values.size() * sizeof(float));
 }
 
 // The same numbers as the CPU's rows get, of every position there can be.
 void fill_angles(
-    gpu::Device& device, const RopeConfig& config, int32_t served, int32_t count, float* to) {
+    gpu::Device& device, const RopeConfig& config, int32_t served, int32_t count, const float* to) {
   constexpr int32_t kAtOnce = 4096;
   if (config.rotary_dim == 0) return;
   const auto width = static_cast<size_t>(config.rotary_dim);
@@ -173,17 +162,8 @@ void fill_angles(
     std::iota(positions.begin(), positions.end(), first);
     angles.resize(positions.size() * width);
     ops::rope_angles(ctx, angles.data(), positions, rope);
-    device.upload_now(
-        to + static_cast<size_t>(first) * width, angles.data(), angles.size() * sizeof(float));
+    upload(device, to + static_cast<size_t>(first) * width, angles);
   }
-}
-
-std::vector<float> query_factors_of(const ModelConfig& config, int32_t count) {
-  std::vector<float> factors;
-  for (int32_t position = 0; position < count; ++position) {
-    factors.push_back(query_factor(config, position));
-  }
-  return factors;
 }
 
 Type widest_type(const GpuWeights& weights) {
@@ -234,64 +214,39 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
                        const ModelOptions& options,
                        const GpuOptions& gpu_options) {
   matrix_type = widest_type(weights);
-  const Sizes sizes = sizes_of(config, shard, options, gpu_options, matrix_type);
+  num_bytes = gpu_buffer_bytes(config, shard, options, gpu_options, matrix_type);
   const size_t block =
       gpu_kv_bytes_per_block(config, shard, options.block_size, gpu_options.kv_type);
   kv_bytes = product_of({options.num_blocks, static_cast<int64_t>(block)});
-  check_room(device.info(), weights.num_bytes, kv_bytes, sizes.all());
+  check_room(device.info(), weights.num_bytes, kv_bytes, num_bytes);
   // Zeros: what pads the inner dimension of a product stays so.
-  const auto allocate = [&](size_t size) -> void* {
-    if (size == 0) return nullptr;
+  const auto take = [&]<typename T>(T*& to, size_t size) {
+    if (size == 0) return;
     memory_.emplace_back(device, size);
+    to = memory_.back().as<T>();
     stream.fill(memory_.back().data(), 0, size);
-    return memory_.back().data();
   };
-  x = static_cast<float*>(allocate(sizes.x));
-  normed = allocate(sizes.normed);
-  qkv = static_cast<float*>(allocate(sizes.qkv));
-  queries = allocate(sizes.queries);
-  attended = allocate(sizes.attended);
-  part = static_cast<float*>(allocate(sizes.part));
-  gate_up = static_cast<float*>(allocate(sizes.gate_up));
-  gated = allocate(sizes.gated);
-  experts = allocate(sizes.experts);
-  expert_part = static_cast<float*>(allocate(sizes.expert_part));
-  squares = static_cast<float*>(allocate(sizes.squares));
-  q_a = static_cast<float*>(allocate(sizes.q_a));
-  low = allocate(sizes.low);
-  q = static_cast<float*>(allocate(sizes.q));
-  sums = static_cast<float*>(allocate(sizes.sums));
-  vectors = static_cast<float*>(allocate(sizes.vectors));
-  projected = static_cast<float*>(allocate(sizes.projected));
-  gated_vectors = allocate(sizes.gated_vectors);
-  logits = static_cast<float*>(allocate(sizes.logits));
-  logits_bytes = sizes.logits;
-  attention_scratch = allocate(sizes.attention_scratch);
-  auto* const angles = static_cast<float*>(allocate(sizes.angles));
-  auto* const local_angles = static_cast<float*>(allocate(sizes.local_angles));
-  void* const factors = allocate(sizes.query_factors);
-  void* const slopes_of_heads = allocate(sizes.slopes);
-  num_bytes = sizes.all();
+  take_all(config, shard, options, gpu_options, *this, take);
   for (int32_t layer = 0; layer < config.n_kv_layers(); ++layer) {
     gpu::KvView pages = kv_shape(config, shard, layer, options, gpu_options.kv_type);
     const size_t half = pages_bytes(pages);
-    pages.keys = allocate(num_halves(config) * half);
+    take(pages.keys, num_halves(config) * half);
     pages.values = static_cast<std::byte*>(pages.keys) + (num_halves(config) - 1) * half;
     kv.push_back(pages);
   }
   stream.wait();
   const int32_t positions = gpu_options.max_positions;
   const RopeConfig local = config.local_rope.value_or(RopeConfig{});
-  fill_angles(device, config.rope, config.longest_served(), positions, angles);
-  fill_angles(device, local, config.longest_served(), positions, local_angles);
-  rotary = {.angles = angles, .rotary_dim = config.rope.rotary_dim};
-  local_rotary = {.angles = local_angles, .rotary_dim = local.rotary_dim};
-  const auto upload = [&device](void* to, const std::vector<float>& values) {
-    device.upload_now(to, values.data(), values.size() * sizeof(float));
-    return static_cast<const float*>(to);
-  };
-  if (factors != nullptr) query_factors = upload(factors, query_factors_of(config, positions));
-  if (config.alibi) slopes = upload(slopes_of_heads, alibi_slopes(config, shard.heads));
+  fill_angles(device, config.rope, config.longest_served(), positions, rotary.angles);
+  fill_angles(device, local, config.longest_served(), positions, local_rotary.angles);
+  rotary.rotary_dim = config.rope.rotary_dim;
+  local_rotary.rotary_dim = local.rotary_dim;
+  if (query_factors != nullptr) {
+    std::vector<float> factors;
+    for (int32_t p = 0; p < positions; ++p) factors.push_back(query_factor(config, p));
+    upload(device, query_factors, factors);
+  }
+  if (slopes != nullptr) upload(device, slopes, alibi_slopes(config, shard.heads));
   most_blocks_named = static_cast<size_t>(options.num_blocks);
   block_names = gpu::PinnedBuffer(device, most_blocks_named * sizeof(int32_t));
 }
@@ -301,7 +256,12 @@ size_t gpu_buffer_bytes(const ModelConfig& config,
                         const ModelOptions& options,
                         const GpuOptions& gpu_options,
                         Type weights) {
-  return sizes_of(config, shard, options, gpu_options, weights).all();
+  GpuBuffers none;
+  none.matrix_type = weights;
+  size_t total = 0;
+  const auto take = [&total](const auto*, size_t size) { total += size; };
+  take_all(config, shard, options, gpu_options, none, take);
+  return total;
 }
 
 size_t gpu_kv_bytes_per_block(const ModelConfig& config,

@@ -23,6 +23,7 @@ struct GpuOptions {
 
 // rows = max_rows; heads, kv, ffn and vocab are this shard's counts, of the layer with most.
 struct GpuBuffers {
+  GpuBuffers() = default;  // of no device, to count bytes
   GpuBuffers(gpu::Device& device,
              gpu::Stream& stream,
              const ModelConfig& config,

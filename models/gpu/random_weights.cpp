@@ -27,7 +27,7 @@ class RandomWeights {
         recipe_(recipe),
         format_(format),
         layout_(gpu_layout(config, shard, 0)),
-        memory_(device, layout_, 1),
+        memory_(device, layout_),
         stream_(device.make_stream(gpu::Priority::kNormal)) {}
 
   std::unique_ptr<GpuWeights> make() {

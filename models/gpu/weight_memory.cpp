@@ -19,6 +19,7 @@ namespace {
 using gpu::Type;
 
 constexpr size_t kPieceBytes = size_t{32} << 20;  // of host memory on the way
+constexpr int64_t kMostThreads = 16;
 
 void store(std::byte* to, Type type, size_t index, float value) {
   if (type == Type::kF32) {
@@ -33,20 +34,26 @@ void store(std::byte* to, Type type, size_t index, float value) {
 }
 
 // Calls work(i) for i of [0, count) on several threads.
-void in_parallel(int num_threads, int64_t count, const std::function<void(int64_t)>& work) {
+void in_parallel(int64_t count, const std::function<void(int64_t)>& work) {
+  const int64_t num_threads =
+      std::min({int64_t{std::thread::hardware_concurrency()}, kMostThreads, count});
   std::atomic<int64_t> next{0};
   const auto run = [&] {
     for (int64_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::jthread> others;
-  for (int64_t t = 1; t < std::min<int64_t>(num_threads, count); ++t) others.emplace_back(run);
+  for (int64_t t = 1; t < num_threads; ++t) others.emplace_back(run);
   run();
 }
 
-// Which output of the file each packed row holds, whole tiles of them; -1: none.
+// Whole tiles of outputs.
+size_t packed_rows(const GpuMatrixLayout& layout) {
+  return static_cast<size_t>(gpu::padded(layout.n_out, gpu::kTileOutputs));
+}
+
+// Which output of the file each packed row holds; -1: none.
 std::vector<int32_t> sources_of_rows(const GpuMatrixLayout& layout) {
-  std::vector<int32_t> sources(static_cast<size_t>(gpu::padded(layout.n_out, gpu::kTileOutputs)),
-                               -1);
+  std::vector<int32_t> sources(packed_rows(layout), -1);
   for (const Stretch& stretch : layout.outputs) {
     for (int32_t i = 0; i < stretch.count; ++i) {
       const int32_t row = gpu::weight_row(stretch.to + i, layout.order, layout.span);
@@ -59,14 +66,9 @@ std::vector<int32_t> sources_of_rows(const GpuMatrixLayout& layout) {
 // A tile of 16 outputs, or a row of a matrix that is not tiled, is packed by one thread.
 int32_t outputs_at_once(Type type) { return type == Type::kF32 ? 1 : gpu::kTileOutputs; }
 
-size_t bytes_at_once(const GpuMatrixLayout& layout, Type type) {
-  if (type == Type::kF32) return static_cast<size_t>(layout.n_in) * sizeof(float);
-  return gpu::weight_elements(gpu::kTileOutputs, layout.n_in) * gpu::type_bytes(type);
-}
-
-size_t bytes_of(const GpuMatrixLayout& layout, Type type) {
-  const int32_t outputs = gpu::padded(layout.n_out, outputs_at_once(type));
-  return static_cast<size_t>(outputs / outputs_at_once(type)) * bytes_at_once(layout, type);
+size_t bytes_of(int32_t n_out, int32_t n_in, Type type) {
+  if (type != Type::kF32) return gpu::weight_elements(n_out, n_in) * gpu::type_bytes(type);
+  return static_cast<size_t>(n_out) * static_cast<size_t>(n_in) * sizeof(float);
 }
 
 // Packs outputs_at_once() rows into `to`, which is zeros.
@@ -98,11 +100,6 @@ void pack(const GpuMatrixLayout& layout,
   }
 }
 
-// Whole tiles of outputs.
-size_t bias_floats(const GpuMatrixLayout& layout) {
-  return static_cast<size_t>(gpu::padded(layout.n_out, gpu::kTileOutputs));
-}
-
 gpu::SliceEnds choose_slices(const GpuMatrixLayout& layout, Type type) {
   if (layout.slices.num_slices == 0) {
     if (type != Type::kF32) return gpu::default_slice_ends(layout.n_in);
@@ -118,8 +115,8 @@ gpu::SliceEnds choose_slices(const GpuMatrixLayout& layout, Type type) {
 
 }  // namespace
 
-GpuWeightMemory::GpuWeightMemory(gpu::Device& device, const GpuLayout& layout, int num_threads)
-    : device_(device), num_threads_(num_threads), weights_(std::make_unique<GpuWeights>()) {
+GpuWeightMemory::GpuWeightMemory(gpu::Device& device, const GpuLayout& layout)
+    : device_(device), weights_(std::make_unique<GpuWeights>()) {
   weights_->qkv_is_fused = layout.qkv_is_fused;
   weights_->mlp_is_fused = layout.mlp_is_fused;
 }
@@ -148,7 +145,7 @@ const float* GpuWeightMemory::bias(std::span<const float> values, const GpuMatri
 
 gpu::Matrix GpuWeightMemory::allocate_matrix(const GpuMatrixLayout& layout, Type type) {
   const gpu::SliceEnds slices = choose_slices(layout, type);
-  const size_t num_bytes = bytes_of(layout, type);
+  const size_t num_bytes = bytes_of(layout.n_out, layout.n_in, type);
   gpu::Matrix matrix;
   matrix.data = allocate(num_bytes);
   matrix.type = type;
@@ -167,7 +164,7 @@ gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
   const std::vector<int32_t> sources = sources_of_rows(layout);
   std::vector<float> scales(sources.size(), 1.0f);
   const auto outputs = static_cast<size_t>(outputs_at_once(type));
-  const size_t num_bytes = bytes_at_once(layout, type);
+  const size_t num_bytes = bytes_of(outputs_at_once(type), layout.n_in, type);
   const size_t num_packs =
       static_cast<size_t>(gpu::padded(layout.n_out, outputs_at_once(type))) / outputs;
   const size_t at_once = std::max<size_t>(1, kPieceBytes / num_bytes);
@@ -176,7 +173,7 @@ gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
   for (size_t first = 0; first < num_packs; first += at_once) {
     const size_t count = std::min(at_once, num_packs - first);
     piece.assign(count * num_bytes, std::byte{0});
-    in_parallel(num_threads_, static_cast<int64_t>(count), [&](int64_t i) {
+    in_parallel(static_cast<int64_t>(count), [&](int64_t i) {
       const auto index = static_cast<size_t>(i);
       const size_t row = (first + index) * outputs;
       pack(layout,
@@ -193,10 +190,7 @@ gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
 }
 
 gpu::Matrix GpuWeightMemory::of_experts(gpu::Matrix all, int32_t n_out) {
-  const auto rows = static_cast<size_t>(all.n_out);  // whole tiles
-  const auto inputs = static_cast<size_t>(
-      all.type == Type::kF32 ? all.n_in : gpu::padded(all.n_in, gpu::kTileInner));
-  weights_->expert_bytes += rows * inputs * gpu::type_bytes(all.type);
+  weights_->expert_bytes += bytes_of(all.n_out, all.n_in, all.type);
   all.n_out = n_out;
   return all;
 }
@@ -211,7 +205,7 @@ const void* GpuWeightMemory::rows(int64_t num_rows,
   std::vector<std::byte> piece(static_cast<size_t>(std::min(at_once, num_rows)) * row_bytes);
   for (int64_t first = 0; first < num_rows; first += at_once) {
     const int64_t count = std::min(at_once, num_rows - first);
-    in_parallel(num_threads_, count, [&](int64_t row) {
+    in_parallel(count, [&](int64_t row) {
       std::vector<float> values(static_cast<size_t>(n));
       read_row(first + row, values.data());
       for (size_t i = 0; i < values.size(); ++i) {
@@ -233,7 +227,7 @@ size_t expert_floats(const ModelConfig& config, const GpuExpertLayout& layout) {
   const auto count = static_cast<size_t>(experts.count);
   const size_t logits = experts.shared_gate ? count + 1 : count;
   size_t floats = logits * static_cast<size_t>(config.hidden_dim);
-  if (experts.biases) floats += logits + bias_floats(layout.gate_up) + bias_floats(layout.down);
+  if (experts.biases) floats += logits + packed_rows(layout.gate_up) + packed_rows(layout.down);
   if (experts.correction) floats += count;
   if (experts.beside_mlp) floats += count + 4 * static_cast<size_t>(config.hidden_dim);
   return floats;
@@ -254,13 +248,13 @@ size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const Gp
   int64_t normed_heads = is_shared ? 1 : shard.heads.size();
   if (has_keys) normed_heads += is_shared ? 1 : shard.kv_heads.size();
   if (has_keys && config.v_norm) normed_heads += 1;
-  if (config.attention_bias) floats += bias_floats(layout.qkv) + bias_floats(layout.q_a);
+  if (config.attention_bias) floats += packed_rows(layout.qkv) + packed_rows(layout.q_a);
   floats += static_cast<size_t>(config.latent.q_rank + config.latent.kv_rank);  // norms
   if (config.qk_norm) floats += static_cast<size_t>(normed_heads * config.head_dim);
   if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
-  if (config.attention_out_bias) floats += bias_floats(layout.o);
+  if (config.attention_out_bias) floats += packed_rows(layout.o);
   if (layout.experts.ffn > 0) floats += expert_floats(config, layout.experts);
-  if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
+  if (config.mlp_bias) floats += packed_rows(layout.gate_up) + packed_rows(layout.down);
   return floats;
 }
 
@@ -273,8 +267,8 @@ size_t gpu_weight_bytes(const ModelConfig& config,
   const Type type = matrix_type(file_type, format);
   const Type rows = embedding_type(file_type, format);  // of what is no product's matrix
   const auto with_scales = [type](const GpuMatrixLayout& matrix) {
-    const auto outputs = static_cast<size_t>(gpu::padded(matrix.n_out, gpu::kTileOutputs));
-    return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
+    const size_t scales = type == Type::kE4M3 ? packed_rows(matrix) : 0;
+    return bytes_of(matrix.n_out, matrix.n_in, type) + scales * sizeof(float);
   };
   const auto hidden = static_cast<size_t>(config.hidden_dim);
   GpuLayout layout;

@@ -14,7 +14,7 @@ namespace outrider {
 
 class GpuWeightMemory {
  public:
-  GpuWeightMemory(gpu::Device& device, const GpuLayout& layout, int num_threads);
+  GpuWeightMemory(gpu::Device& device, const GpuLayout& layout);
 
   GpuWeights& weights() { return *weights_; }
   std::unique_ptr<GpuWeights> take() { return std::move(weights_); }
@@ -38,7 +38,6 @@ class GpuWeightMemory {
 
  private:
   gpu::Device& device_;
-  int num_threads_;
   std::unique_ptr<GpuWeights> weights_;
 };
 

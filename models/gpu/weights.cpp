@@ -1,21 +1,14 @@
 // Weights that come from the host; see weights.h.
 #include "models/gpu/weights.h"
 
-#include <algorithm>
-#include <cstring>
-#include <thread>
-
 #include "models/gpu/weight_memory.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider {
 namespace {
 
 using gpu::Type;
-
-constexpr unsigned kMaxThreads = 16;
 
 // Integers come to the device as the floats they stand for.
 Type file_type(const ops::PackedMatrix& matrix, const ModelConfig& config) {
@@ -33,21 +26,6 @@ ops::PackedMatrix joined(const ops::PackedMatrix& a, const ops::PackedMatrix& b,
   return both;
 }
 
-// One row of a table of n numbers a token.
-void read_table(
-    const ops::AlignedBytes& table, ops::DType type, int64_t row, int64_t n, float* out) {
-  const std::byte* from = table.get() + static_cast<size_t>(row * n) * ops::dtype_bytes(type);
-  if (type == ops::DType::kF32) {
-    std::memcpy(out, from, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, from + 2 * i, sizeof(bits));
-    out[i] = type == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-  }
-}
-
 // Puts one model's tensors on the device, each dropped from host memory when it is there.
 class Upload {
  public:
@@ -55,14 +33,13 @@ class Upload {
          const ModelConfig& config,
          const ModelShard& shard,
          Weights& host,
-         GpuWeightFormat format,
-         int num_threads)
+         GpuWeightFormat format)
       : config_(config),
         shard_(shard),
         host_(host),
         format_(format),
         of_model_(gpu_layout(config, shard, 0)),
-        memory_(device, of_model_, num_threads) {}
+        memory_(device, of_model_) {}
 
   std::unique_ptr<GpuWeights> make() {
     GpuWeights& out = memory_.weights();
@@ -89,7 +66,8 @@ class Upload {
   // Rows of n numbers of this shard's tokens.
   const void* table(ops::AlignedBytes& from, ops::DType dtype, int64_t n, Type type) {
     const void* rows = memory_.rows(shard_.vocab.size(), n, type, [&](int64_t row, float* out) {
-      read_table(from, dtype, row, n, out);
+      const size_t first = static_cast<size_t>(row * n) * ops::dtype_bytes(dtype);
+      ops::widen(from.get() + first, n, dtype, out);
     });
     from = nullptr;
     return rows;
@@ -256,11 +234,8 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
                                            const ModelConfig& config,
                                            const ModelShard& shard,
                                            std::unique_ptr<Weights> host,
-                                           GpuWeightFormat format,
-                                           int num_threads) {
-  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  const int threads = num_threads > 0 ? num_threads : static_cast<int>(cores);
-  return Upload(device, config, shard, *host, format, threads).make();
+                                           GpuWeightFormat format) {
+  return Upload(device, config, shard, *host, format).make();
 }
 
 }  // namespace outrider

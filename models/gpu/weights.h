@@ -107,15 +107,14 @@ struct GpuWeights {
   std::vector<gpu::Buffer> memory;
 };
 
-// Carries `host` over in pieces of a few MB and drops each matrix when it is there. 0 threads: the
-// host's cores, at most 16. Throws Error when the device has no memory left, or for a cut that its
-// kernels do not have.
+// Carries `host` over in pieces of a few MB, on up to 16 threads, and drops each matrix when it is
+// there. Throws Error when the device has no memory left, or for a cut that its kernels do not
+// have.
 std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
                                            const ModelConfig& config,
                                            const ModelShard& shard,
                                            std::unique_ptr<Weights> host,
-                                           GpuWeightFormat format,
-                                           int num_threads = 0);
+                                           GpuWeightFormat format);
 
 // The same sizes with numbers drawn on the device, with the recipe's spreads but not its elements:
 // fills any GPU in seconds. The same seed gives the first layers of a shape the same weights, so

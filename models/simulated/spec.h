@@ -49,14 +49,6 @@ bool is_simulated(std::string_view name);  // "sim:..."
 // Throws Error naming the key and what a good value is.
 SimulatedSpec parse_simulated(std::string_view name);
 
-// Presets, dense models in bf16 on GPUs of 3.35 TB/s and 989 TFLOP/s (an H100's data sheet), of
-// which 80% and 50% are taken to be reached, and 10 us for a sum over ranks:
-//   step_ms = 2 B * params / tp / bandwidth, row_ms = 2 * params / tp / arithmetic,
-//   kv_us = 1000 * 4 B * layers * kv_dim / tp / bandwidth,
-//   context_us = 1000 * 4 * layers * hidden / tp / arithmetic.
-// The parts are added, though a GPU overlaps some of them: a rehearsal, no prediction.
-std::vector<std::string> simulated_preset_names();
-
 // A config with these sizes; what it says of layers and heads is only there to be cut over ranks.
 ModelConfig simulated_config(const SimulatedSpec& spec);
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ranges>
+#include <vector>
 
 #include "models/checkpoint/weight_names.h"
 #include "models/forward/transformer.h"
@@ -191,12 +193,6 @@ ModelConfig first_layers(ModelConfig config, int32_t n_layers) {
   return config;
 }
 
-std::vector<std::string> synthetic_shape_names() {
-  std::vector<std::string> names;
-  for (const NamedShape& shape : kShapes) names.emplace_back(shape.name);
-  return names;
-}
-
 ModelConfig synthetic_shape(const std::string& name) {
   const size_t at = name.find('@');
   for (const NamedShape& shape : kShapes) {
@@ -214,7 +210,7 @@ ModelConfig synthetic_shape(const std::string& name) {
   }
   throw Error(fmt::format("\"{}\" is no synthetic shape; known are {}, each also with @LAYERS",
                           name.substr(0, 100),
-                          fmt::join(synthetic_shape_names(), ", ")));
+                          fmt::join(kShapes | std::views::transform(&NamedShape::name), ", ")));
 }
 
 std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config,

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/shard.h"
@@ -20,7 +19,6 @@ namespace outrider {
 ModelConfig synthetic_shape(const std::string& name);
 // The same; of a dense family when none of these layers has experts.
 ModelConfig first_layers(ModelConfig config, int32_t n_layers);
-std::vector<std::string> synthetic_shape_names();
 
 // Element i of a tensor: u = mix(key + (i + 1) * 0x9E3779B97F4A7C15) >> 40 with key =
 // mix(fnv1a64(name) + seed) and the splitmix64 finaliser mix; the weight is ((u + 0.5) / 2^24 * 2 -

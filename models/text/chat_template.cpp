@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "models/checkpoint/model_documents.h"
 #include "models/text/jinja/evaluator.h"
@@ -43,10 +42,6 @@ constexpr std::string_view kRoles[] = {"system",
                                        "environment",
                                        "observation",
                                        "tool_response"};
-
-bool is_one_of(std::string_view name, const auto& names) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
 
 // A special token of a config: a string, or an object with its text as "content".
 const Value* token_text(const Value& token) {
@@ -132,8 +127,8 @@ Value prepared_message(const Value& message) {
   }
   if (reasoning != nullptr) result.set(Value::string("thinking"), *reasoning);
   for (const auto& [key, value] : message.entries().items) {
-    const bool known_role =
-        key.bytes() == "role" && value.is(Kind::kString) && is_one_of(value.bytes(), kRoles);
+    const bool known_role = key.bytes() == "role" && value.is(Kind::kString) &&
+                            std::ranges::count(kRoles, value.bytes()) > 0;
     result.set(key, known_role ? Value::string(value.bytes()) : value);
   }
   if (reasoning != nullptr) result.set(Value::string("reasoning_content"), *reasoning);
@@ -203,7 +198,7 @@ Value make_inputs(std::string_view inputs_json,
   for (const auto& [key, value] : given.entries().items) {
     if (key.bytes() == "messages") {
       inputs.set(key, prepared_messages(value));
-    } else if (is_one_of(key.bytes(), kSpecialTokens) && value.is(Kind::kString)) {
+    } else if (std::ranges::count(kSpecialTokens, key.bytes()) > 0 && value.is(Kind::kString)) {
       inputs.set(key, Value::string(value.bytes()));
     } else if (key.bytes() == "continue_final_message") {
       if (jinja::is_true(value)) continued->emplace();

@@ -18,6 +18,7 @@
 #include "models/text/tokenizer/spec.h"
 #include "models/text/tokenizer/unicode.h"
 #include "models/text/tokenizer/unigram.h"
+#include "models/text/tokenizer/word_model.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 
@@ -46,11 +47,8 @@ MarkedText marked_text(std::string_view text, std::span<const TextSpan> literal_
     const unicode::Utf8Unit unit = unicode::utf8_unit_at(text, pos);
     const bool is_good = unit.kind == unicode::Utf8Unit::Kind::kCharacter;
     const auto piece = is_good ? text.substr(pos, unit.length) : unicode::kReplacement;
-    if (flags.empty()) {
-      out.append(piece, {});
-    } else {
-      out.append_flagged(piece, flags[pos]);
-    }
+    out.text += piece;
+    if (!flags.empty()) out.literal.append(piece.size(), flags[pos]);
     pos += unit.length;
   }
   return out;
@@ -84,7 +82,7 @@ std::unique_ptr<const WordModel> make_model(const TokenizerSpec& spec, bool byte
 struct Tokenizer::Impl {
   explicit Impl(const TokenizerSpec& spec);
 
-  void encode_plain(const MarkedText& text,
+  void encode_plain(MarkedText text,
                     bool is_text_start,
                     const EncodeOptions& options,
                     std::vector<int32_t>& out) const;
@@ -93,9 +91,9 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
   std::unique_ptr<const WordModel> model;
   TokenDecoder decoder;
-  AddedTokenMatcher raw_matcher;         // searched in the text as given
-  AddedTokenMatcher normalized_matcher;  // searched after normalization
-  std::vector<std::string> texts;        // vocabulary form by id
+  std::optional<AddedTokenMatcher> raw_matcher;         // searched in the text as given
+  std::optional<AddedTokenMatcher> normalized_matcher;  // searched after normalization
+  std::vector<std::string> texts;                       // vocabulary form by id
   // Added tokens that are searched in normalized text also come back in that form (as in Hugging
   // Face).
   std::unordered_map<int32_t, std::string> normalized_texts;
@@ -121,19 +119,22 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec)
   is_special.resize(texts.size());
   spec.for_each_piece(
       [&](const std::string& piece, int32_t id) { texts[static_cast<size_t>(id)] = piece; });
+  std::vector<std::pair<std::string, AddedToken>> raw_tokens, normalized_tokens;
   for (const AddedToken& token : spec.added_tokens) {
     texts[static_cast<size_t>(token.id)] = token.content;
     is_special[static_cast<size_t>(token.id)] = token.special;
     added_ids.emplace(token.content, token.id);
     if (!token.normalized) {
-      raw_matcher.add(token, token.content);
+      raw_tokens.emplace_back(token.content, token);
       continue;
     }
     MarkedText content{token.content, {}};
     normalizer.apply(content);
-    normalized_matcher.add(token, content.text);
     if (content.text != token.content) normalized_texts.emplace(token.id, content.text);
+    normalized_tokens.emplace_back(std::move(content.text), token);
   }
+  raw_matcher.emplace(std::move(raw_tokens));
+  normalized_matcher.emplace(std::move(normalized_tokens));
   for (const auto* ids : {&prefix_ids, &suffix_ids}) {
     for (const int32_t id : *ids) {
       if (id > largest) throw Error("the post-processor uses the unknown id " + std::to_string(id));
@@ -141,21 +142,19 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec)
   }
 }
 
-void Tokenizer::Impl::encode_plain(const MarkedText& text,
+void Tokenizer::Impl::encode_plain(MarkedText text,
                                    bool is_text_start,
                                    const EncodeOptions& options,
                                    std::vector<int32_t>& out) const {
-  MarkedText normalized = text;
-  normalizer.apply(normalized);
-  for (const auto& piece : normalized_matcher.split(normalized, options.parse_special_tokens)) {
+  normalizer.apply(text);
+  for (const auto& piece : normalized_matcher->split(text, options.parse_special_tokens)) {
     if (piece.id >= 0) {
       out.push_back(piece.id);
       continue;
     }
-    const auto plain =
-        std::string_view(normalized.text).substr(piece.begin, piece.end - piece.begin);
+    const auto plain = std::string_view(text.text).substr(piece.begin, piece.end - piece.begin);
     pre_tokenizer.for_each_word(plain,
-                                is_text_start && piece.begin == 0 && !normalized.lost_start,
+                                is_text_start && piece.begin == 0 && !text.lost_start,
                                 [&](std::string_view word) { model->encode_word(word, out); });
   }
 }
@@ -187,7 +186,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   const MarkedText marked = marked_text(text, options.literal_spans);
   std::vector<int32_t> out;
   if (options.add_special_tokens) out = impl_->prefix_ids;
-  for (const auto& piece : impl_->raw_matcher.split(marked, options.parse_special_tokens)) {
+  for (const auto& piece : impl_->raw_matcher->split(marked, options.parse_special_tokens)) {
     if (piece.id >= 0) {
       out.push_back(piece.id);
     } else {
@@ -235,12 +234,9 @@ std::string Tokenizer::token_bytes(int32_t id) const {
 std::string Tokenizer::token_text(int32_t id) const { return std::string(text_of(id)); }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token_text) const {
-  for (const TokenIds* ids :
-       std::initializer_list<const TokenIds*>{&impl_->added_ids, &impl_->model->ids()}) {
-    const auto found = ids->find(token_text);
-    if (found != ids->end()) return found->second;
-  }
-  return std::nullopt;
+  const int32_t id =
+      id_or(impl_->added_ids, token_text, id_or(impl_->model->ids(), token_text, -1));
+  return id < 0 ? std::nullopt : std::optional<int32_t>(id);
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -1,5 +1,6 @@
-// Text to token ids and back, from a Hugging Face tokenizer.json (BPE or Unigram). Loaded once per process by the coordinator and the command line tools; immutable
-// afterwards, so every HTTP and round thread may call it at the same time.
+// Text to token ids and back, from a Hugging Face tokenizer.json (BPE or Unigram). Loaded once per
+// process by the coordinator and the command line tools; immutable afterwards, so every HTTP and
+// round thread may call it at the same time.
 #pragma once
 
 #include <cstdint>

@@ -21,13 +21,10 @@ bool is_byte_form(const Tokenizer& tokenizer, int32_t id) {
   return text.size() == 6 && text.starts_with("<0x") && tokenizer.token_bytes(id).size() == 1;
 }
 
-std::string bytes_in_text(const Tokenizer& tokenizer, int32_t id) {
-  return tokenizer.is_special(id) ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
-}
-
 std::string bytes_of_all(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   std::string bytes;
-  for (int32_t id : ids) bytes += bytes_in_text(tokenizer, id);
+  for (int32_t id : ids)
+    bytes += tokenizer.is_special(id) ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
   return bytes;
 }
 
@@ -104,9 +101,7 @@ void VocabularyMap::pair_tokens() {
         pairs_.push_back({id, draft_id});
     }
   }
-  std::sort(pairs_.begin(), pairs_.end(), [](const Pair& a, const Pair& b) {
-    return a.target_id < b.target_id;
-  });
+  std::ranges::sort(pairs_, {}, &Pair::target_id);
 }
 
 // The end of a text is the same in every vocabulary, whatever its name.
@@ -118,13 +113,8 @@ void VocabularyMap::pair_end_tokens() {
   if (draft_id(target_end) >= 0) return;
   std::erase_if(pairs_, [&](const Pair& pair) { return pair.draft_id == draft_end; });
   draft_ids_[static_cast<size_t>(target_end)] = draft_end;
-  const Pair end{target_end, draft_end};
-  pairs_.insert(
-      std::lower_bound(pairs_.begin(),
-                       pairs_.end(),
-                       end,
-                       [](const Pair& a, const Pair& b) { return a.target_id < b.target_id; }),
-      end);
+  const auto place = std::ranges::lower_bound(pairs_, target_end, {}, &Pair::target_id);
+  pairs_.insert(place, Pair{target_end, draft_end});
 }
 
 int32_t VocabularyMap::draft_id(int32_t target_id) const {

@@ -8,10 +8,9 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/unused_tensors.h"
 #include "models/gguf/gguf_file.h"
-#include "models/weights/expert_pieces.h"
 #include "models/weights/fp8_blocks.h"
-#include "models/weights/gguf_source.h"
-#include "models/weights/quantized_checkpoint.h"
+#include "models/weights/pieces.h"
+#include "models/weights/quantized_tensors.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
 
@@ -178,7 +177,7 @@ class CheckpointSource : public TensorSource {
   }
 
   Checkpoint checkpoint_;
-  QuantizedCheckpoint quantized_;
+  QuantizedTensors quantized_;
   Fp8Blocks fp8_;
   std::string transposed_under_;  // the beginning of the names of transposed matrices
   bool experts_transposed_;

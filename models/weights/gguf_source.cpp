@@ -1,6 +1,5 @@
-// See gguf_source.h.
-#include "models/weights/gguf_source.h"
-
+// The tensors of a GGUF file under the names, and in the order of rows, that a Hugging Face folder
+// has them. Blocks of integers go to the products as they are. Used at load time on every rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/gguf/gguf_documents.h"
 #include "models/weights/gguf_names.h"
+#include "models/weights/weights.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 

@@ -26,9 +26,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
+#include <string_view>
 
-#include "models/weights/weight_reader.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -37,15 +36,45 @@ namespace {
 // Of output o % 8 in its word: place p holds output 0, 2, 4, 6, 1, 3, 5, 7.
 constexpr int kAwqShift[8] = {0, 16, 4, 20, 8, 24, 12, 28};
 
-// The floats of 4 bits (e2m1), twice.
-constexpr int kFp4NaN = 255;  // of scales
+// Rows that are unpacked and packed at once: their words share cache lines.
+constexpr int64_t kBlockRows = 64;
+
+constexpr int kFp4NaN = 255;  // of MXFP4's scales
 
 int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-[[noreturn]] void fail(const Checkpoint::Entry& entry,
-                       const std::string& tensor,
-                       const std::string& what) {
-  throw Error(fmt::format("{}: tensor \"{}\": {}", entry.file->name(), tensor, what));
+struct Tensor : Checkpoint::Entry {
+  std::string name;
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(fmt::format("{}: tensor \"{}\": {}", file->name(), name, what));
+  }
+};
+
+// How a layout's integers lie in the file: as a matrix [outputs, inputs] or [inputs, outputs], each
+// row or column of which holds so many of them.
+struct Packing {
+  const char* suffix = nullptr;  // of the tensor's name; null: the layout has no such tensor
+  bool inputs_first = false;
+  int64_t per_row = 1;
+  int64_t per_column = 1;
+};
+Packing packing_of(const QuantizationConfig& config) {
+  const int64_t per_word = config.num_bits > 0 ? 32 / config.num_bits : 0;
+  switch (config.layout) {
+    case WeightLayout::kGptq:
+      return {".qweight", true, per_word, 1};
+    case WeightLayout::kAwq:
+      return {".qweight", true, 1, per_word};
+    case WeightLayout::kIntQuantized:
+      return {".weight"};
+    case WeightLayout::kPackQuantized:
+      return {".weight_packed", false, 1, per_word};
+    case WeightLayout::kMxfp4:
+      return {"_blocks", false, 1, 2};
+    default:
+      return {};
+  }
 }
 
 // A tensor of a projection, checked to be there in this type and one of these shapes.
@@ -55,32 +84,28 @@ struct Wanted {
   std::vector<std::vector<int64_t>> shapes;
 };
 
-Checkpoint::Entry find_tensor(const Checkpoint& checkpoint, const Wanted& wanted) {
-  const Checkpoint::Entry entry = checkpoint.find(wanted.name);
-  if (entry.info == nullptr) {
+Tensor find_tensor(const Checkpoint& checkpoint, const Wanted& wanted) {
+  const Tensor tensor = {checkpoint.find(wanted.name), wanted.name};
+  if (tensor.info == nullptr) {
     throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
                             checkpoint.origin(),
                             wanted.name,
                             shape_text(wanted.shapes[0])));
   }
   const auto& shapes = wanted.shapes;
-  if (std::find(shapes.begin(), shapes.end(), entry.info->shape) == shapes.end()) {
-    fail(entry,
-         wanted.name,
-         fmt::format("has shape {} but config.json asks for {}",
-                     shape_text(entry.info->shape),
-                     shape_text(shapes[0])));
+  if (std::find(shapes.begin(), shapes.end(), tensor.info->shape) == shapes.end()) {
+    tensor.fail(fmt::format("has shape {} but config.json asks for {}",
+                            shape_text(tensor.info->shape),
+                            shape_text(shapes[0])));
   }
-  const bool type_fits = wanted.type_name.empty() ? entry.info->dtype.has_value()
-                                                  : entry.info->type_name == wanted.type_name;
+  const bool type_fits = wanted.type_name.empty() ? tensor.info->dtype.has_value()
+                                                  : tensor.info->type_name == wanted.type_name;
   if (!type_fits) {
-    fail(entry,
-         wanted.name,
-         fmt::format("is of type {}, not {}",
-                     entry.info->type_name,
-                     wanted.type_name.empty() ? "F32, BF16 or F16" : wanted.type_name));
+    tensor.fail(fmt::format("is of type {}, not {}",
+                            tensor.info->type_name,
+                            wanted.type_name.empty() ? "F32, BF16 or F16" : wanted.type_name));
   }
-  return entry;
+  return tensor;
 }
 
 uint32_t word_at(const std::vector<std::byte>& bytes, int64_t index) {
@@ -223,52 +248,27 @@ void QuantizedPart::dequantize(Range rows, float* out) const {
 
 // The tensors of a projection, checked.
 struct QuantizedTensors::Found {
-  Checkpoint::Entry packed;
-  Checkpoint::Entry scales;
-  Checkpoint::Entry zeros;   // may be missing
-  Checkpoint::Entry groups;  // the group of each input; may be missing
-  std::string groups_name;
-  std::string scales_name;
-  std::string zeros_name;
-  int64_t packed_columns = 0;
+  Tensor packed;
+  Tensor scales;
+  Tensor zeros;   // may be missing
+  Tensor groups;  // the group of each input; may be missing
   int64_t group_size = 0;
   int64_t n_groups = 0;
 };
 
 int64_t QuantizedTensors::n_out(const std::string& projection) const {
-  if (config_.layout == WeightLayout::kMxfp4) {
-    const std::vector<int64_t>& shape = checkpoint_.find(projection + "_blocks").info->shape;
-    return shape.at(0) * shape.at(1);
-  }
-  const bool gptq_or_awq =
-      config_.layout == WeightLayout::kGptq || config_.layout == WeightLayout::kAwq;
-  const char* suffix = gptq_or_awq                                     ? ".qweight"
-                       : config_.layout == WeightLayout::kIntQuantized ? ".weight"
-                                                                       : ".weight_packed";
-  const std::vector<int64_t>& shape = checkpoint_.find(projection + suffix).info->shape;
-  if (config_.layout == WeightLayout::kGptq) return shape.at(1);
-  return config_.layout == WeightLayout::kAwq ? shape.at(1) * 8 : shape.at(0);
+  const Packing packing = packing_of(config_);
+  const std::vector<int64_t>& shape = checkpoint_.find(projection + packing.suffix).info->shape;
+  if (config_.layout == WeightLayout::kMxfp4) return shape.at(0) * shape.at(1);
+  return packing.inputs_first ? shape.at(1) * packing.per_column : shape.at(0);
 }
 
 bool QuantizedTensors::has(const std::string& projection) const {
-  switch (config_.layout) {
-    case WeightLayout::kPlain:
-    case WeightLayout::kGguf:
-    case WeightLayout::kFp8Blocks:
-      return false;
-    case WeightLayout::kGptq:
-    case WeightLayout::kAwq:
-      return checkpoint_.find(projection + ".qweight").info != nullptr;
-    case WeightLayout::kPackQuantized:
-      return checkpoint_.find(projection + ".weight_packed").info != nullptr;
-    case WeightLayout::kMxfp4:
-      return checkpoint_.find(projection + "_blocks").info != nullptr;
-    case WeightLayout::kIntQuantized: {
-      const auto entry = checkpoint_.find(projection + ".weight");
-      return entry.info != nullptr && entry.info->type_name == "I8";
-    }
-  }
-  return false;
+  const Packing packing = packing_of(config_);
+  if (packing.suffix == nullptr) return false;
+  const TensorInfo* info = checkpoint_.find(projection + packing.suffix).info;
+  const bool may_be_floats = config_.layout == WeightLayout::kIntQuantized;
+  return info != nullptr && (!may_be_floats || info->type_name == "I8");
 }
 
 QuantizedTensors::Found QuantizedTensors::find(const Projection& projection) const {
@@ -283,18 +283,16 @@ QuantizedTensors::Found QuantizedTensors::find(const Projection& projection) con
   const auto entry = [this](const Wanted& wanted) { return find_tensor(checkpoint_, wanted); };
   const auto optional_entry = [this, &entry](const Wanted& wanted) {
     const bool is_there = checkpoint_.find(wanted.name).info != nullptr;
-    return is_there ? entry(wanted) : Checkpoint::Entry{};
+    return is_there ? entry(wanted) : Tensor{};
   };
   if (config_.layout == WeightLayout::kMxfp4) {
     const auto at = checkpoint_.find(name + "_blocks");
     const bool has_experts = at.info != nullptr && !at.info->shape.empty();
     const int64_t experts = has_experts ? std::max<int64_t>(1, at.info->shape[0]) : 1;
-    found.packed_columns = in / 2;
     found.packed = entry({name + "_blocks", "U8", {{experts, out / experts, groups, 16}}});
-    found.scales_name = name + "_scales";
-    found.scales = entry({found.scales_name, "U8", {{experts, out / experts, groups}}});
+    found.scales = entry({name + "_scales", "U8", {{experts, out / experts, groups}}});
     if (out % experts != 0 || in % 32 != 0) {
-      fail(at, name + "_blocks", fmt::format("cannot hold {} outputs of {} inputs", out, in));
+      found.packed.fail(fmt::format("cannot hold {} outputs of {} inputs", out, in));
     }
     return found;
   }
@@ -311,32 +309,24 @@ QuantizedTensors::Found QuantizedTensors::find(const Projection& projection) con
                       in,
                       per));
     }
-    found.packed_columns = gptq ? out : out / per;
-    found.packed =
-        entry({name + ".qweight", "I32", {{gptq ? in / per : in, found.packed_columns}}});
-    found.scales_name = name + ".scales";
-    found.scales = entry({found.scales_name, "", {{groups, out}}});
-    found.zeros_name = name + ".qzeros";
-    found.zeros = entry({found.zeros_name, "I32", {{groups, out / per}}});
-    found.groups_name = name + ".g_idx";
-    if (gptq) found.groups = optional_entry({found.groups_name, "I32", {{in}}});
+    const std::vector<int64_t> packed_shape = {gptq ? in / per : in, gptq ? out : out / per};
+    found.packed = entry({name + ".qweight", "I32", {packed_shape}});
+    found.scales = entry({name + ".scales", "", {{groups, out}}});
+    found.zeros = entry({name + ".qzeros", "I32", {{groups, out / per}}});
+    if (gptq) found.groups = optional_entry({name + ".g_idx", "I32", {{in}}});
     return found;
   }
   const bool bytes = config_.layout == WeightLayout::kIntQuantized;
-  found.packed_columns = bytes ? in : divided_up(in, per);
   found.packed = bytes ? entry({name + ".weight", "I8", {{out, in}}})
-                       : entry({name + ".weight_packed", "I32", {{out, found.packed_columns}}});
+                       : entry({name + ".weight_packed", "I32", {{out, divided_up(in, per)}}});
   std::vector<std::vector<int64_t>> shapes = {{out, groups}};
   if (groups == 1) shapes.insert(shapes.end(), {{out}, {1}, {}});
-  found.scales_name = name + ".weight_scale";
-  found.scales = entry({found.scales_name, "", shapes});
-  found.zeros_name = name + ".weight_zero_point";
+  found.scales = entry({name + ".weight_scale", "", shapes});
   if (!config_.symmetric) {
     if (!bytes) shapes = {{divided_up(out, per), groups}};
-    found.zeros = entry({found.zeros_name, bytes ? "I8" : "I32", shapes});
+    found.zeros = entry({name + ".weight_zero_point", bytes ? "I8" : "I32", shapes});
   }
-  found.groups_name = name + ".weight_g_idx";
-  found.groups = optional_entry({found.groups_name, "I32", {{in}}});
+  found.groups = optional_entry({name + ".weight_g_idx", "I32", {{in}}});
   return found;
 }
 
@@ -353,10 +343,8 @@ std::vector<int32_t> QuantizedTensors::group_of_inputs(const Projection& project
     // compressed-tensors writes -1 for "not set".
     if (index == -1 && config_.layout == WeightLayout::kPackQuantized) continue;
     if (index < 0 || index >= found.n_groups) {
-      fail(found.groups,
-           found.groups_name,
-           fmt::format(
-               "names group {} for input {}; there are {} groups", index, i, found.n_groups));
+      found.groups.fail(fmt::format(
+          "names group {} for input {}; there are {} groups", index, i, found.n_groups));
     }
     group[i] = index;
   }
@@ -369,7 +357,6 @@ QuantizedTensors::Form QuantizedTensors::expect(const Projection& projection) co
   Form form;
   form.scale_dtype = found.scales.info->dtype.value_or(ops::DType::kBF16);  // mxfp4: as it is run
   form.group_size = found.group_size;
-  form.powers = config_.layout == WeightLayout::kMxfp4;
   for (size_t i = 0; i < group.size(); ++i) {
     form.in_order = form.in_order && group[i] == static_cast<int64_t>(i) / found.group_size;
   }
@@ -390,7 +377,7 @@ void QuantizedTensors::read_scales(const Found& found, Range groups, QuantizedPa
     for (const std::byte power :
          read_rectangle(found.scales, found.n_groups, part.rows_, groups, 1)) {
       const int exponent = std::to_integer<int>(power);
-      if (exponent == kFp4NaN) fail(found.scales, found.scales_name, "holds NaN");
+      if (exponent == kFp4NaN) found.scales.fail("holds NaN");
       // Less than the smallest normal float is as good as none.
       part.scales_.push_back(exponent < 2 ? 0.0f : std::ldexp(1.0f, exponent - 127 - 1));
     }
@@ -414,7 +401,7 @@ void QuantizedTensors::read_scales(const Found& found, Range groups, QuantizedPa
     for (int64_t g = 0; g < groups.size(); ++g) {
       const int64_t at = is_one ? 0 : by_group ? g * rows + row : row * groups.size() + g;
       const float scale = values[static_cast<size_t>(at)];
-      if (!std::isfinite(scale)) fail(found.scales, found.scales_name, "holds NaN or infinity");
+      if (!std::isfinite(scale)) found.scales.fail("holds NaN or infinity");
       part.scales_[static_cast<size_t>(row * groups.size() + g)] = scale;
     }
   }
@@ -470,39 +457,21 @@ QuantizedPart QuantizedTensors::read(const Projection& projection,
   OUTRIDER_CHECK(columns.begin >= 0 && columns.begin < columns.end &&
                  columns.end <= projection.n_in);
   const Found found = find(projection);
-  const int64_t per = 32 / config_.num_bits;
+  const Packing packing = packing_of(config_);
   QuantizedPart part;
   part.name_ = projection.name;
   part.layout_ = config_.layout;
   part.num_bits_ = config_.num_bits;
   part.rows_ = rows;
   part.columns_ = columns;
-  const auto in_words = [per](Range range) {
+  const auto in_file = [](Range range, int64_t per) {
     return Range{range.begin / per, divided_up(range.end, per)};
   };
-  switch (config_.layout) {
-    case WeightLayout::kGptq:
-      part.file_rows_ = in_words(columns);
-      part.file_columns_ = rows;
-      break;
-    case WeightLayout::kAwq:
-      part.file_rows_ = columns;
-      part.file_columns_ = in_words(rows);
-      break;
-    case WeightLayout::kPackQuantized:
-      part.file_rows_ = rows;
-      part.file_columns_ = in_words(columns);
-      break;
-    case WeightLayout::kMxfp4:
-      part.file_rows_ = rows;
-      part.file_columns_ = {columns.begin / 2, divided_up(columns.end, 2)};
-      break;
-    default:
-      part.file_rows_ = rows;
-      part.file_columns_ = columns;
-  }
+  part.file_rows_ = in_file(packing.inputs_first ? columns : rows, packing.per_row);
+  part.file_columns_ = in_file(packing.inputs_first ? rows : columns, packing.per_column);
+  const int64_t width = packing.inputs_first ? projection.n_out : projection.n_in;
   part.packed_ = read_rectangle(found.packed,
-                                found.packed_columns,
+                                divided_up(width, packing.per_column),
                                 part.file_rows_,
                                 part.file_columns_,
                                 found.packed.info->type_name == "I32" ? 4 : 1);
@@ -516,6 +485,78 @@ QuantizedPart QuantizedTensors::read(const Projection& projection,
   read_scales(found, groups, part);
   read_zeros(found, groups, part);
   return part;
+}
+
+std::optional<std::string> QuantizedTensors::projection_of(const std::string& tensor_name) const {
+  constexpr std::string_view kSuffix = ".weight";
+  if (!tensor_name.ends_with(kSuffix)) return std::nullopt;
+  std::string projection = tensor_name.substr(0, tensor_name.size() - kSuffix.size());
+  if (!has(projection)) return std::nullopt;
+  return projection;
+}
+
+std::optional<ops::QuantFormat> QuantizedTensors::runnable_format(
+    const Projection& projection) const {
+  if (!has(projection.name)) return std::nullopt;
+  const Form form = expect(projection);
+  const bool has_powers = config_.layout == WeightLayout::kMxfp4;
+  const bool one_group = form.group_size >= projection.n_in;
+  const bool known_size = one_group || form.group_size == 32 || form.group_size == 64 ||
+                          form.group_size % ops::kQuantStretch == 0;
+  const bool has_zeros_of_8_bits = config_.num_bits == 8 && !form.symmetric;
+  if (!form.in_order || !known_size || has_zeros_of_8_bits) return std::nullopt;
+  const bool as_halves = form.symmetric && form.scale_dtype == ops::DType::kF16;
+  return ops::QuantFormat{.bits = config_.num_bits,
+                          .group_size = one_group ? 0 : form.group_size,
+                          .scales = has_powers  ? ops::QuantScales::kPowers
+                                    : as_halves ? ops::QuantScales::kFloat16
+                                                : ops::QuantScales::kFloat32,
+                          .codes = has_powers ? ops::QuantCodes::kE2m1 : ops::QuantCodes::kLinear};
+}
+
+void QuantizedTensors::fill(const std::string& projection,
+                            const TensorPart& part,
+                            int64_t first_row,
+                            ops::PackedMatrix& to) const {
+  const Projection whole = {projection, n_out(projection), part.n_columns};
+  const QuantizedPart own = read(whole, part.rows, part.columns);
+  const int64_t groups = own.n_groups_;
+  OUTRIDER_CHECK(to.n_in() == own.n_columns() && to.quant_groups().count() == groups);
+  std::vector<int8_t> values(static_cast<size_t>(kBlockRows * own.n_columns()));
+  for (int64_t row = 0; row < own.n_rows(); row += kBlockRows) {
+    const Range rows = {row, std::min(own.n_rows(), row + kBlockRows)};
+    if (config_.num_bits == 8) {
+      own.signed_values(rows, values.data());
+    } else {
+      own.integers(rows, reinterpret_cast<uint8_t*>(values.data()));
+    }
+    to.fill_integers(first_row + row,
+                     rows.size(),
+                     {.values = values.data(),
+                      .values_stride = own.n_columns(),
+                      .scales = own.scales_.data() + row * groups,
+                      .scales_stride = groups,
+                      .zeros = own.zeros_.data() + row * groups});
+  }
+}
+
+ops::DType QuantizedTensors::float_type(const Projection& projection) const {
+  return expect(projection).scale_dtype;
+}
+
+void QuantizedTensors::read_floats(const std::string& projection,
+                                   const TensorPart& part,
+                                   std::byte* out) const {
+  const Projection whole = {projection, n_out(projection), part.n_columns};
+  const ops::DType dtype = float_type(whole);
+  const QuantizedPart own = read(whole, part.rows, part.columns);
+  std::vector<float> values;
+  for (int64_t row = 0; row < own.n_rows(); row += kBlockRows) {
+    const Range rows = {row, std::min(own.n_rows(), row + kBlockRows)};
+    values.resize(static_cast<size_t>(rows.size() * own.n_columns()));
+    own.dequantize(rows, values.data());
+    out = narrow(values, dtype, out);
+  }
 }
 
 }  // namespace outrider

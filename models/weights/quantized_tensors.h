@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/checkpoint/quantization_config.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/shard.h"
+#include "models/weights/weight_reader.h"
 #include "runtime/ops/tensor.h"
 
 namespace outrider {
@@ -34,7 +36,6 @@ class QuantizedPart {
  public:
   int64_t n_rows() const { return rows_.size(); }
   int64_t n_columns() const { return columns_.size(); }
-  int64_t n_groups() const { return n_groups_; }
 
   // Integers of these rows, 0 .. 2^bits - 1, row-major [rows, n_columns]; of MXFP4 the floats'
   // bits.
@@ -43,11 +44,6 @@ class QuantizedPart {
   void signed_values(Range rows, int8_t* out) const;
   // scale * (integer - zero point), rounded to float once.
   void dequantize(Range rows, float* out) const;
-
-  // [n_rows, n_groups]: of the file's groups that the part's columns touch, in order.
-  const std::vector<float>& scales() const { return scales_; }
-  const std::vector<uint8_t>& zeros() const { return zeros_; }
-  int32_t num_bits() const { return num_bits_; }
 
  private:
   friend class QuantizedTensors;
@@ -65,12 +61,13 @@ class QuantizedPart {
   Range file_rows_;
   Range file_columns_;
   std::vector<std::byte> packed_;
-  int64_t n_groups_ = 0;
+  int64_t n_groups_ = 0;                  // of the file's that the part's columns touch, in order
   std::vector<int32_t> group_of_column_;  // [n_columns]
-  std::vector<float> scales_;
-  std::vector<uint8_t> zeros_;
+  std::vector<float> scales_;             // [n_rows, n_groups]
+  std::vector<uint8_t> zeros_;            // the same
 };
 
+// Used by the checkpoint source (checkpoint_source.cpp).
 class QuantizedTensors {
  public:
   // checkpoint must outlive this.
@@ -79,6 +76,8 @@ class QuantizedTensors {
 
   // Whether the file has the projection in integers; floats stand under NAME.weight as ever.
   bool has(const std::string& projection) const;
+  // The projection whose weights this tensor name means, when the file has it in integers.
+  std::optional<std::string> projection_of(const std::string& tensor_name) const;
   // Of a projection that it has and that was found in order.
   int64_t n_out(const std::string& projection) const;
 
@@ -87,13 +86,27 @@ class QuantizedTensors {
     int64_t group_size = 0;  // inputs that share a scale
     bool in_order = true;    // the group of input i is i / group_size
     bool symmetric = true;   // every zero point is half the integers' range
-    bool powers = false;     // floats of 4 bits with powers of two as scales
   };
   // Checks names, types, shapes and indices of the projection's tensors; throws Error naming the
   // file and the tensor.
   Form expect(const Projection& projection) const;
 
   QuantizedPart read(const Projection& projection, Range rows, Range columns) const;
+
+  // The form of a matrix that holds the projection's integers; none when the file has it in floats,
+  // or in integers that the products do not take (inputs whose groups are not in order, 8-bit zero
+  // points, odd group sizes): then it is run in floats. Throws Error as expect().
+  std::optional<ops::QuantFormat> runnable_format(const Projection& projection) const;
+  // Fills rows [first_row, ...) of a matrix of that form.
+  void fill(const std::string& projection,
+            const TensorPart& part,
+            int64_t first_row,
+            ops::PackedMatrix& to) const;
+
+  // The type of the scales: what the formats' own tools dequantise to. Throws Error as expect().
+  ops::DType float_type(const Projection& projection) const;
+  // The part's floats in that type, row-major.
+  void read_floats(const std::string& projection, const TensorPart& part, std::byte* out) const;
 
  private:
   struct Found;

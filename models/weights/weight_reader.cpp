@@ -199,15 +199,7 @@ void PartsReader::run(const std::function<void(size_t, size_t)>& progress) {
 
 std::vector<float> widen(std::span<const std::byte> raw, ops::DType dtype) {
   std::vector<float> values(raw.size() / ops::dtype_bytes(dtype));
-  if (dtype == ops::DType::kF32) {
-    std::memcpy(values.data(), raw.data(), raw.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, raw.data() + 2 * i, sizeof(bits));
-    values[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-  }
+  ops::widen(raw.data(), std::ssize(values), dtype, values.data());
   return values;
 }
 

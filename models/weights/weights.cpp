@@ -10,8 +10,7 @@
 #include <thread>
 
 #include "models/checkpoint/weight_names.h"
-#include "models/weights/attention_pieces.h"
-#include "models/weights/expert_pieces.h"
+#include "models/weights/pieces.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

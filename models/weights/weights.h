@@ -135,6 +135,9 @@ class TensorSource {
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
                                                      const ModelConfig& config,
                                                      Range vocab);
+// Of the latter; gguf_source.cpp.
+std::unique_ptr<TensorSource> make_gguf_source(const std::filesystem::path& file,
+                                               const ModelConfig& config);
 
 // progress: bytes done, bytes in all; called on the calling thread. 0 threads: the host's cores, at
 // most 16.

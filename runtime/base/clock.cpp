@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/virtual_clock.h"
+
 namespace outrider {
 namespace {
 
@@ -52,26 +54,38 @@ void sleep_until_system_ns(int64_t time_ns) {
 
 }  // namespace
 
+JobClock::time_point JobClock::now() {
+  VirtualClock* const source = source_.load(std::memory_order_acquire);
+  if (source == nullptr) return std::chrono::steady_clock::now();
+  return time_point(std::chrono::nanoseconds(source->now_ns()));
+}
+
+bool JobClock::is_virtual_here() {
+  VirtualClock* const source = source_.load(std::memory_order_acquire);
+  return source != nullptr && source->is_member();
+}
+
 void JobClock::sleep_until(time_point time) {
-  TimeSource* const source = source_.load(std::memory_order_acquire);
+  VirtualClock* const source = source_.load(std::memory_order_acquire);
   const int64_t time_ns = ns_of(time.time_since_epoch());
   if (source == nullptr) return sleep_until_system_ns(time_ns);
-  if (source->is_member()) return source->rest_until_ns(time_ns);
+  if (source->is_member()) return source->wait_until(time_ns, false);
   // Who is no member of virtual time waits as long in real time.
   const int64_t left_ns = time_ns - source->now_ns();
   sleep_until_system_ns(ns_of(std::chrono::steady_clock::now().time_since_epoch()) + left_ns);
 }
 
 void JobClock::listen_until(time_point time) {
-  source_.load(std::memory_order_acquire)->listen_until_ns(ns_of(time.time_since_epoch()));
+  source_.load(std::memory_order_acquire)->wait_until(ns_of(time.time_since_epoch()), true);
 }
 
-void JobClock::record_event_at(TimeSource& source, duration delay) {
-  source.record_event(ns_of(delay));
+void JobClock::record_event(duration delay) {
+  VirtualClock* const source = source_.load(std::memory_order_acquire);
+  if (source != nullptr) source->record_event(ns_of(delay));
 }
 
 int ClockSeat::reserve() {
-  TimeSource* const source = JobClock::source_.load(std::memory_order_acquire);
+  VirtualClock* const source = JobClock::source_.load(std::memory_order_acquire);
   return source == nullptr ? -1 : source->reserve_seat();
 }
 

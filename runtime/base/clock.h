@@ -11,22 +11,7 @@
 
 namespace outrider {
 
-// Stands in for the system's clock. Members are threads that wait for virtual time; the others see
-// it pass and wait in real time.
-class TimeSource {
- public:
-  virtual ~TimeSource() = default;
-  virtual int64_t now_ns() = 0;
-  virtual bool is_member() = 0;  // the calling thread
-  // Of members only. rest: until then; listen: at most until then, and woken by an event.
-  virtual void rest_until_ns(int64_t time_ns) = 0;
-  virtual void listen_until_ns(int64_t time_ns) = 0;
-  // In delay_ns something may be there that listeners wait for.
-  virtual void record_event(int64_t delay_ns) = 0;
-  virtual int reserve_seat() = 0;
-  virtual void take_seat(int seat) = 0;
-  virtual void leave_seat() = 0;
-};
+class VirtualClock;
 
 // As a clock of <chrono>. Time points are steady_clock's and are compared with each other only: in
 // virtual time they say nothing about the system's.
@@ -38,11 +23,7 @@ class JobClock {
   using time_point = std::chrono::steady_clock::time_point;
   static constexpr bool is_steady = true;
 
-  static time_point now() {
-    TimeSource* const source = source_.load(std::memory_order_acquire);
-    if (source == nullptr) return std::chrono::steady_clock::now();
-    return time_point(std::chrono::nanoseconds(source->now_ns()));
-  }
+  static time_point now();
   static int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now().time_since_epoch()).count();
   }
@@ -54,25 +35,18 @@ class JobClock {
 
   static bool is_virtual() { return source_.load(std::memory_order_acquire) != nullptr; }
   // True for a member of virtual time: then a wait must go through this class, or no time passes.
-  static bool is_virtual_here() {
-    TimeSource* const source = source_.load(std::memory_order_acquire);
-    return source != nullptr && source->is_member();
-  }
+  static bool is_virtual_here();
   // Members of virtual time only: until then, or until something was noted; a little at least.
   static void listen_until(time_point time);
   // Says that a wait may be over, now or after delay: a message was posted, a result is there.
   // Nothing in real time, where waits poll or have their condition variable.
-  static void record_event(duration delay = {}) {
-    TimeSource* const source = source_.load(std::memory_order_acquire);
-    if (source != nullptr) record_event_at(*source, delay);
-  }
+  static void record_event(duration delay = {});
 
  private:
   friend class ClockSeat;
   friend class VirtualClock;
-  static void record_event_at(TimeSource& source, duration delay);
 
-  static inline std::atomic<TimeSource*> source_{nullptr};
+  static inline std::atomic<VirtualClock*> source_{nullptr};
 };
 
 // A thread's place in virtual time; nothing at all without a virtual clock. Who starts threads
@@ -87,7 +61,7 @@ class ClockSeat {
   ClockSeat& operator=(const ClockSeat&) = delete;
 
  private:
-  TimeSource* const source_;
+  VirtualClock* const source_;
 };
 
 // A condition variable whose time-outs are the job's time. What it waits for must be noted by

@@ -19,7 +19,7 @@ thread_local int seat_of_this_thread = kNobody;
 }  // namespace
 
 VirtualClock::VirtualClock() : now_ns_(kStartNs), running_(kNobody) {
-  TimeSource* none = nullptr;
+  VirtualClock* none = nullptr;
   if (!JobClock::source_.compare_exchange_strong(none, this))
     throw Error("this process has a virtual clock already");
 }

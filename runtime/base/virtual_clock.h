@@ -15,26 +15,28 @@
 
 namespace outrider {
 
-class VirtualClock final : public TimeSource {
+class VirtualClock {
  public:
   // Throws Error when there is one already. Threads that will be members are started afterwards.
   VirtualClock();
-  ~VirtualClock() override;  // after all members have left
+  ~VirtualClock();  // after all members have left
   VirtualClock(const VirtualClock&) = delete;
   VirtualClock& operator=(const VirtualClock&) = delete;
 
-  int64_t now_ns() override { return now_ns_.load(std::memory_order_acquire); }
+  int64_t now_ns() const { return now_ns_.load(std::memory_order_acquire); }
   // Who ran when, so far, as one number: equal for equal runs.
   uint64_t history() const;
   int64_t num_turns() const;
 
-  bool is_member() override;
-  void rest_until_ns(int64_t time_ns) override { wait_until(time_ns, false); }
-  void listen_until_ns(int64_t time_ns) override { wait_until(time_ns, true); }
-  void record_event(int64_t delay_ns) override;
-  int reserve_seat() override;
-  void take_seat(int seat) override;
-  void leave_seat() override;
+  // For JobClock and ClockSeat.
+  static bool is_member();  // the calling thread
+  // Of members only. listens: at most until then, and woken by an event.
+  void wait_until(int64_t time_ns, bool listens);
+  // In delay_ns something may be there that listeners wait for.
+  void record_event(int64_t delay_ns);
+  int reserve_seat();
+  void take_seat(int seat);
+  void leave_seat();
 
  private:
   struct Seat {
@@ -44,7 +46,6 @@ class VirtualClock final : public TimeSource {
     std::condition_variable turn;
   };
 
-  void wait_until(int64_t time_ns, bool listens);
   void pass_turn();
   void wait_for_turn(std::unique_lock<std::mutex>& lock, int seat);
 

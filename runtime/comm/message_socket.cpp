@@ -25,11 +25,8 @@ MessageSocket::~MessageSocket() { close(descriptor_); }
 
 void MessageSocket::post(const Bytes& message) {
   if (closed_) return;
-  WireWriter length;
-  length.put(static_cast<uint32_t>(message.size()));
-  const Bytes head = length.take();
-  outgoing_.insert(outgoing_.end(), head.begin(), head.end());
-  outgoing_.insert(outgoing_.end(), message.begin(), message.end());
+  const Bytes whole = wire_bytes(message);
+  outgoing_.insert(outgoing_.end(), whole.begin(), whole.end());
   send_some();
 }
 

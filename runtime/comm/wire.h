@@ -1,6 +1,11 @@
 // Fixed-layout binary messages: what ranks say to each other, byte by byte. Ranks run the same
 // binary on the same byte order (little endian); a reader trusts nothing and throws Error on a
 // short or oversized field.
+//
+// What may be put and got: numbers, texts and lists (their length, then the elements), and structs
+// whose fields a function beside their messages lists, once for both ways:
+//   void fields_of(auto& wire, Is<Fact> auto& fact) { wire.fields(fact.name, fact.value); }
+// It stands in namespace outrider itself, where writer and reader find it.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +13,8 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -19,40 +23,64 @@ namespace outrider {
 
 using Bytes = std::vector<std::byte>;
 
+// The struct: const for a writer, not so for a reader.
+template <typename T, typename Struct>
+concept Is = std::is_same_v<std::remove_const_t<T>, Struct>;
+
+template <typename T>
+concept WireNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+template <typename T>
+concept WireList = requires(T list) {
+  list.data();
+  list.resize(1);
+};
+
 class WireWriter {
  public:
   template <typename T>
-  void put(T value) {
-    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-    const auto* from = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+  void put(const T& value) {
+    if constexpr (WireNumber<T>) {
+      append(&value, sizeof(T));
+    } else if constexpr (WireList<T>) {
+      put_list(value);
+    } else {
+      fields_of(*this, value);
+    }
   }
-  void put_bool(bool value) { put<uint8_t>(value ? 1 : 0); }
-  void put_string(std::string_view text) {
-    put<uint32_t>(static_cast<uint32_t>(text.size()));
-    const auto* from = reinterpret_cast<const std::byte*>(text.data());
-    bytes_.insert(bytes_.end(), from, from + text.size());
-  }
-  // Element count, then the elements by write(writer, element).
-  template <typename T, typename Write>
-  void put_list(const std::vector<T>& list, Write write) {
-    put<uint32_t>(static_cast<uint32_t>(list.size()));
-    for (const T& element : list) write(*this, element);
-  }
-  // Plain values without padding, in one piece.
-  template <typename List>
-  void put_numbers(const List& list) {
-    using T = typename List::value_type;
-    static_assert(std::is_trivially_copyable_v<T>);
-    put<uint32_t>(static_cast<uint32_t>(list.size()));
-    const auto* from = reinterpret_cast<const std::byte*>(list.data());
-    bytes_.insert(bytes_.end(), from, from + list.size() * sizeof(T));
+  template <typename... Fields>
+  void fields(const Fields&... values) {
+    (put(values), ...);
   }
   Bytes take() { return std::move(bytes_); }
 
  private:
+  template <typename List>
+  void put_list(const List& list) {
+    using T = typename List::value_type;
+    put(static_cast<uint32_t>(list.size()));
+    if constexpr (std::is_trivially_copyable_v<T>) {  // without padding: in one piece
+      append(list.data(), list.size() * sizeof(T));
+    } else {
+      for (const T& element : list) put(element);
+    }
+  }
+  // Not inlined: GCC 12 takes the first word in an empty vector for an overrun.
+  [[gnu::noinline]] void append(const void* data, size_t num_bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), from, from + num_bytes);
+  }
+
   Bytes bytes_;
 };
+
+// A message of these fields.
+template <typename... Fields>
+Bytes wire_bytes(const Fields&... values) {
+  WireWriter out;
+  out.fields(values...);
+  return out.take();
+}
 
 class WireReader {
  public:
@@ -60,49 +88,25 @@ class WireReader {
 
   template <typename T>
   T get() {
-    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-    need(sizeof(T));
-    T value;
-    std::memcpy(&value, bytes_.data() + position_, sizeof(T));
-    position_ += sizeof(T);
+    T value{};
+    if constexpr (std::is_same_v<T, bool>) {
+      value = get<uint8_t>() != 0;
+    } else if constexpr (WireNumber<T>) {
+      need(sizeof(T));
+      std::memcpy(&value, bytes_.data() + position_, sizeof(T));
+      position_ += sizeof(T);
+    } else if constexpr (WireList<T>) {
+      get_list(value);
+    } else {
+      fields_of(*this, value);
+    }
     return value;
   }
-  bool get_bool() { return get<uint8_t>() != 0; }
-  std::string get_string() {
-    const auto size = get<uint32_t>();
-    need(size);
-    std::string text(reinterpret_cast<const char*>(bytes_.data() + position_), size);
-    position_ += size;
-    return text;
+  template <typename... Fields>
+  void fields(Fields&... values) {
+    ((values = get<Fields>()), ...);
   }
-  template <typename T, typename Read>
-  std::vector<T> get_list(Read read) {
-    const auto count = get<uint32_t>();
-    need(count);  // every element takes at least a byte
-    std::vector<T> list;
-    // In memory an element may take 300 times its bytes here, which are not known to be elements.
-    list.reserve(std::min<size_t>(count, (bytes_.size() - position_) / sizeof(T)));
-    for (uint32_t i = 0; i < count; ++i) list.push_back(read(*this));
-    return list;
-  }
-  template <typename T>
-  std::vector<T> get_numbers() {
-    std::vector<T> list;
-    get_numbers(&list);
-    return list;
-  }
-  // Not inlined: GCC 12 warns of a size that it works out from a message known to be cut short.
-  template <typename List>
-  [[gnu::noinline]] void get_numbers(List* list) {
-    using T = typename List::value_type;
-    static_assert(std::is_trivially_copyable_v<T>);
-    const size_t count = get<uint32_t>();
-    need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
-    list->resize(count);
-    if (count > 0) std::memcpy(list->data(), bytes_.data() + position_, count * sizeof(T));
-    position_ += count * sizeof(T);
-  }
-  // A list of bytes (put_numbers), where it lies.
+  // A list of bytes, where it lies.
   std::span<const std::byte> get_bytes() {
     const size_t count = get<uint32_t>();
     need(count);
@@ -114,6 +118,23 @@ class WireReader {
   }
 
  private:
+  // Not inlined: GCC 12 warns of a size that it works out from a message known to be cut short.
+  template <typename List>
+  [[gnu::noinline]] void get_list(List& list) {
+    using T = typename List::value_type;
+    const size_t count = get<uint32_t>();
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
+      list.resize(count);
+      if (count > 0) std::memcpy(list.data(), bytes_.data() + position_, count * sizeof(T));
+      position_ += count * sizeof(T);
+    } else {
+      need(count);  // every element takes at least a byte
+      // In memory an element may take 300 times its bytes here, which are not known to be elements.
+      list.reserve(std::min<size_t>(count, (bytes_.size() - position_) / sizeof(T)));
+      for (size_t i = 0; i < count; ++i) list.push_back(get<T>());
+    }
+  }
   void need(size_t count) const {
     if (bytes_.size() - position_ < count) throw Error("a message between ranks is cut short");
   }

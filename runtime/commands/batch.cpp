@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "http/batches/batch_lines.h"
 #include "http/batches/batch_run.h"
 #include "http/batches/result_file.h"
 #include "http/service.h"
+#include "http/wire/api_error.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/settings/config.h"
@@ -25,7 +25,6 @@
 namespace outrider {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostWorkers = 256;
@@ -39,13 +38,6 @@ struct BatchOptions {
   bool resume = false;
 };
 
-// The sentence of an error, for the log.
-std::string message_of(const std::string& error) {
-  const Json json = Json::parse(error, nullptr, false);
-  const bool has_message = json.is_object() && json.contains("message");
-  return has_message ? json["message"].get<std::string>() : error;
-}
-
 // The failure of the first line that has one; threads tell of theirs in any order.
 class FirstFailure {
  public:
@@ -54,8 +46,8 @@ class FirstFailure {
     std::lock_guard lock(mutex_);
     if (number_ != 0 && number_ < line.number) return;
     number_ = line.number;
-    sentence_ =
-        fmt::format("line {} ({}): {}", line.number, line.custom_id, message_of(result.error));
+    sentence_ = fmt::format(
+        "line {} ({}): {}", line.number, line.custom_id, error_message_of(result.error));
   }
   const std::string& sentence() const { return sentence_; }
 

@@ -10,14 +10,20 @@ namespace outrider {
 
 std::vector<Command> bench_kinds() {
   return {
-      decode_bench(),
-      verify_curve_bench(),
-      prefill_bench(),
-      throughput_bench(),
-      comm_bench(),
-      serve_bench(),
-      load_bench(),
-      sim_bench(),
+      {"decode", "the same prompts with speculation off and on", decode_bench},
+      {"verify-curve", "time of a step by its rows, without a draft", verify_curve_bench},
+      {"prefill", "prompt tokens per second by prompt length", prefill_bench},
+      {"throughput",
+       "many requests at once, by how many are in flight, with and without speculation",
+       throughput_bench},
+      {"comm", "each message of a round between the ranks: time, size, right or wrong", comm_bench},
+      {"serve",
+       "open-loop load on a running server, ours or any OpenAI-compatible one",
+       serve_bench},
+      {"load", "a model's folder: until it can be run, against reading it", load_bench},
+      {"sim",
+       "simulated models: speed-up against the formulas, overhead of a round, many requests",
+       sim_bench},
   };
 }
 

@@ -278,9 +278,6 @@ class Chat {
 
 }  // namespace
 
-int chat_command(const CommandLine& line) {
-  ChatOptions options = read_options(line.arguments);
-  return Chat(std::move(options)).run();
-}
+int chat_command(const CommandLine& line) { return Chat(read_options(line.arguments)).run(); }
 
 }  // namespace outrider

@@ -24,14 +24,14 @@ struct Command {
 std::vector<Command> commands();
 // What may stand behind "bench": of each kind a NAME_bench.cpp under bench/.
 std::vector<Command> bench_kinds();
-Command decode_bench();
-Command verify_curve_bench();
-Command prefill_bench();
-Command throughput_bench();
-Command comm_bench();
-Command serve_bench();
-Command load_bench();
-Command sim_bench();
+int decode_bench(const CommandLine& line);
+int verify_curve_bench(const CommandLine& line);
+int prefill_bench(const CommandLine& line);
+int throughput_bench(const CommandLine& line);
+int comm_bench(const CommandLine& line);
+int serve_bench(const CommandLine& line);
+int load_bench(const CommandLine& line);
+int sim_bench(const CommandLine& line);
 
 int serve_command(const CommandLine& line);
 int chat_command(const CommandLine& line);

@@ -18,7 +18,7 @@ int quantize_command(const CommandLine& line) {
   std::string format = "int8";
   std::string layout = "auto";
   QuantizeOptions options;
-  const Option rows[] = {
+  const std::vector<Option> rows = {
       with_aliases(path_option("output", &output, "folder to make"), {"-o"}),
       choice_option("format", &format, {"int8", "int4"}, "of the weights"),
       integer_option(
@@ -28,9 +28,8 @@ int quantize_command(const CommandLine& line) {
                     {"auto", "int-quantized", "pack-quantized"},
                     "of compressed-tensors; auto = pack-quantized for int4, else int-quantized"),
       flag_option("keep_head", &options.keep_head, "leave the head as it is")};
-  const LoadedConfig loaded = load_config(line.arguments,
-                                          {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]},
-                                          {.most = 1, .are_model = false});
+  const LoadedConfig loaded =
+      load_config(line.arguments, option_rows(rows), {.most = 1, .are_model = false});
   if (loaded.positional.empty() || output.empty()) {
     throw Error("usage: outrider quantize MODEL -o DIR [--format int4] [--group-size 128]");
   }

@@ -188,18 +188,18 @@ void rms_norm(Context& ctx,
               int64_t n,
               float eps);
 
-// The same per head: x is [rows, stride], heads of head_dim lie side by side from its start. In
-// place.
-void rms_norm_heads(Context& ctx,
-                    float* x,
-                    int64_t rows,
-                    int64_t stride,
-                    int64_t n_heads,
-                    int64_t head_dim,
-                    const float* weight,
-                    float eps);
+// Heads of rows: [rows, stride], heads of head_dim side by side from the start of a row.
+struct HeadRows {
+  float* data = nullptr;
+  int64_t rows = 0;
+  int64_t stride = 0;
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+};
+// rms_norm of each head, in place.
+void rms_norm_heads(Context& ctx, const HeadRows& x, const float* weight, float eps);
 
-// The same of x + y, which is left in x: out = norm(x + y), x += y. For a residual stream.
+// The norm of x + y, which is left in x: out = norm(x + y), x += y. For a residual stream.
 void add_rms_norm(Context& ctx,
                   float* out,
                   float* x,
@@ -219,14 +219,6 @@ struct LayerNorm {
 void layer_norm(
     Context& ctx, float* out, const float* x, const LayerNorm& norm, int64_t rows, int64_t n);
 
-// Heads of rows: [rows, stride], heads of head_dim side by side from the start of a row.
-struct HeadRows {
-  float* data = nullptr;
-  int64_t rows = 0;
-  int64_t stride = 0;
-  int64_t n_heads = 0;
-  int64_t head_dim = 0;
-};
 // Layer norm of each head with weights of its own, [n_heads, head_dim]. In place.
 void layer_norm_heads(Context& ctx, const HeadRows& x, const float* weight, float eps);
 
@@ -285,20 +277,13 @@ struct Rope {
 void rope_angles(Context& ctx, float* angles, std::span<const int32_t> positions, const Rope& rope);
 
 // Rotary position embedding in place, half-split form (Su et al. 2021; Hugging Face layout): for i
-// < rotary_dim/2 rotates (x[i], x[i + rotary_dim/2]) of every head by the row's angle i. x is
-// [rows, stride], heads of head_dim lie side by side from its start.
+// < rotary_dim/2 rotates (x[i], x[i + rotary_dim/2]) of every head by the row's angle i.
 struct RowAngles {
   const float* data = nullptr;  // from rope_angles
   int64_t rotary_dim = 0;
   bool interleaved = false;  // pairs are (x[2 i], x[2 i + 1])
 };
-void rope(Context& ctx,
-          float* x,
-          int64_t rows,
-          int64_t stride,
-          int64_t n_heads,
-          int64_t head_dim,
-          const RowAngles& angles);
+void rope(Context& ctx, const HeadRows& x, const RowAngles& angles);
 
 // The ragged batch an attention sees. Row r belongs to sequence sequence_of_row[r] and stands at
 // positions[r]; position t of a sequence s lives in block block_tables[s][t / block_size], slot t %
@@ -341,10 +326,8 @@ void attention(Context& ctx,
                const KvPages& pages,
                const AttentionRows& rows);
 
-// out[r, i] = silu(gate_up[r, i]) * gate_up[r, n + i]; gate_up: [rows, 2n].
-void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n);
-
-// The same with another activation; and out[r, i] = activation(x[r, i]), where out may be x.
+// out[r, i] = activation(gate_up[r, i]) * gate_up[r, n + i]; gate_up: [rows, 2n]. And x[i] =
+// activation(x[i]).
 void activate_mul(
     Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n, ActivationKind kind);
 void activate(Context& ctx, float* x, int64_t count, ActivationKind kind);

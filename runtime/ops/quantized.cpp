@@ -103,20 +103,6 @@ Fit fit_of(const std::vector<float>& numbers, float per_unit) {
   return fit;
 }
 
-void widen(const void* source, int64_t begin, int64_t count, DType dtype, float* to) {
-  if (dtype == DType::kF32) {
-    const auto* from = static_cast<const std::byte*>(source) + begin * 4;
-    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-    return;
-  }
-  const auto* from = static_cast<const std::byte*>(source) + begin * 2;
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, from + i * 2, sizeof(bits));
-    to[i] = dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
-  }
-}
-
 // One output's integers of one group into its panel; integers is padded to whole blocks.
 struct GroupPlace {
   std::byte* group;  // in the panel
@@ -437,6 +423,8 @@ void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
                  rows.num_rows <= n_out_ - out_begin);
   const QuantGroups& groups = layout_.groups;
   const int64_t last = groups.count() - 1;
+  const auto* const source = static_cast<const std::byte*>(rows.source);
+  const auto element = static_cast<int64_t>(dtype_bytes(rows.dtype));
   int64_t before = rows.columns_before;
   int64_t after = rows.columns_after;
   if (const int64_t size = format_.group_size; size != 0) {
@@ -449,7 +437,8 @@ void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
     const int64_t extra = group == 0 ? before : 0;
     const int64_t begin = groups.begin(group) - extra;
     const int64_t end = groups.end(group) + (group == last ? after : 0);
-    widen(rows.source, row * rows.stride + begin, end - begin, rows.dtype, numbers.data());
+    const auto* from = source + (row * rows.stride + begin) * element;
+    widen(from, end - begin, rows.dtype, numbers.data());
     const QuantizedGroup header =
         quantize_group(format_.bits, numbers.data(), end - begin, whole.data());
     std::memcpy(integers,

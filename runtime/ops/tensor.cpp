@@ -170,6 +170,19 @@ void pack_panel(std::byte* panel, const PanelRows& source, int64_t n_in) {
 
 }  // namespace
 
+void widen(const void* source, int64_t count, DType dtype, float* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, source, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const auto* from = static_cast<const std::byte*>(source);
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + i * 2, sizeof(bits));
+    to[i] = dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
+  }
+}
+
 void AlignedFree::operator()(void* memory) const {
   if (memory == nullptr) return;
   MemoryHeader header;

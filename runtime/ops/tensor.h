@@ -23,6 +23,8 @@ struct ClampedSwiglu {
 };
 
 inline size_t dtype_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+// Elements as floats, exact. source need not be aligned.
+void widen(const void* source, int64_t count, DType dtype, float* to);
 
 // Frees what the ops library allocated (64-byte aligned, huge pages where the system gives them).
 struct AlignedFree {

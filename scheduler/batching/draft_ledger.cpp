@@ -17,8 +17,8 @@ int32_t verify_len_of(const DraftView& view) { return view.uses_backup ? -1 : vi
 
 }  // namespace
 
-DraftLedger::DraftLedger(const PlannerConfig& config)
-    : config_(config), draft_len_(config.num_speculative_tokens), own_(config) {}
+DraftLedger::DraftLedger(const PlannerConfig& config, const SequencePool& pool)
+    : config_(config), pool_(pool), draft_len_(config.num_speculative_tokens), own_(config) {}
 
 bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
@@ -49,12 +49,12 @@ int32_t DraftLedger::limit_next(const Sequence& sequence) const {
   return limit(sequence, sequence.num_tokens() + 1, wanted < 0 ? draft_len_ : wanted);
 }
 
-DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
+DraftRequest DraftLedger::take_request(bool asks) {
   DraftRequest request;
   if (!uses_model()) return request;
   request.closes = std::exchange(closes_, {});
-  for (const auto& [order, sequence] : pool.running()) describe(*sequence, asks, request);
-  for (const auto& [order, sequence] : pool.waiting()) {
+  for (const auto& [order, sequence] : pool_.running()) describe(*sequence, asks, request);
+  for (const auto& [order, sequence] : pool_.waiting()) {
     if (sequence->scheduled_at) describe(*sequence, asks, request);
   }
   return request;
@@ -130,9 +130,9 @@ size_t DraftLedger::num_well_formed(const Sequence& sequence,
   return static_cast<size_t>(bad - tokens.begin());
 }
 
-bool DraftLedger::offer(const SequencePool& pool, PackedBlock block) {
+bool DraftLedger::offer(PackedBlock block) {
   if (!uses_model()) return false;
-  Sequence* sequence = pool.find(block.sequence_id);
+  Sequence* sequence = pool_.find(block.sequence_id);
   bool taken = false;
   if (sequence != nullptr && block.round == sequence->round()) {
     taken = take_block(*sequence, std::move(block));
@@ -143,8 +143,8 @@ bool DraftLedger::offer(const SequencePool& pool, PackedBlock block) {
   return taken;
 }
 
-bool DraftLedger::awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const {
-  const Sequence* const sequence = pool.find(sequence_id);
+bool DraftLedger::awaits_tokens(uint64_t sequence_id) const {
+  const Sequence* const sequence = pool_.find(sequence_id);
   if (sequence == nullptr) return false;
   const DraftView& view = sequence->draft_view;
   const int32_t useful_len = std::max(verify_len_of(view), view.wanted_len);
@@ -185,9 +185,9 @@ bool DraftLedger::take_prepared(Sequence& sequence, PackedBlock block) {
   return true;
 }
 
-bool DraftLedger::lacks_tokens(const SequencePool& pool) const {
+bool DraftLedger::lacks_tokens() const {
   if (!uses_model()) return false;
-  for (const auto& [order, sequence] : pool.running()) {
+  for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() > 1 || sequence->round() == 0) continue;
     const DraftView& view = sequence->draft_view;
     if (!view.is_complete && std::ssize(view.block) < limit_now(*sequence)) return true;
@@ -196,11 +196,11 @@ bool DraftLedger::lacks_tokens(const SequencePool& pool) const {
 }
 
 // Drafts that are made by counting are at hand as soon as they are wanted.
-RoundState DraftLedger::state(const SequencePool& pool) const {
+RoundState DraftLedger::state() const {
   const bool has_worker = config_.draft_method == DraftMethod::kDraftModel;
   RoundState state;
   state.max_rows = config_.max_num_batched_tokens;
-  for (const auto& [order, sequence] : pool.running()) {
+  for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() > 1) continue;
     SequenceState& one = state.sequences.emplace_back();
     one.sequence_id = sequence->id();
@@ -215,15 +215,15 @@ RoundState DraftLedger::state(const SequencePool& pool) const {
     if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
   }
-  add_prompts(pool, &state);
+  add_prompts(&state);
   return state;
 }
 
 // Drafts may take half of the rows from them (RoundBuilder).
-void DraftLedger::add_prompts(const SequencePool& pool, RoundState* state) const {
+void DraftLedger::add_prompts(RoundState* state) const {
   const auto num_decodes = static_cast<int32_t>(state->sequences.size());
   int32_t rows_left = (std::max(0, state->max_rows - num_decodes) + 1) / 2;
-  for (const auto& [order, sequence] : pool.running()) {
+  for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() <= 1) continue;
     const int32_t num_rows = std::min(sequence->num_uncomputed(), rows_left);
     if (num_rows == 0) return;
@@ -352,12 +352,12 @@ void DraftLedger::sequence_ended(const Sequence& sequence) {
   news_.ended.push_back(sequence.id());
 }
 
-void DraftLedger::set_available(const SequencePool& pool, bool available) {
+void DraftLedger::set_available(bool available) {
   if (available == available_) return;
   available_ = available;
   closes_.clear();
-  for (const auto& [order, sequence] : pool.running()) sequence->draft_view = {};
-  for (const auto& [order, sequence] : pool.waiting()) sequence->draft_view = {};
+  for (const auto& [order, sequence] : pool_.running()) sequence->draft_view = {};
+  for (const auto& [order, sequence] : pool_.waiting()) sequence->draft_view = {};
 }
 
 }  // namespace outrider

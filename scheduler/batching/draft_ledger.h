@@ -26,17 +26,18 @@ namespace outrider {
 
 class DraftLedger {
  public:
-  explicit DraftLedger(const PlannerConfig& config);
+  // pool: the planner's, outlives this.
+  DraftLedger(const PlannerConfig& config, const SequencePool& pool);
 
   // What the draft has not heard yet. Of sequences that draft asynchronously: which of their rounds
   // have begun, and with `asks` the new text of those that wait for their next round.
-  DraftRequest take_request(const SequencePool& pool, bool asks);
-  bool offer(const SequencePool& pool, PackedBlock block);
+  DraftRequest take_request(bool asks);
+  bool offer(PackedBlock block);
   // Whether that sequence would use more of a block than is there: more of it is news.
-  bool awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const;
+  bool awaits_tokens(uint64_t sequence_id) const;
   // Whether the block of some sequence that samples next is not there, or shorter than asked.
-  bool lacks_tokens(const SequencePool& pool) const;
-  RoundState state(const SequencePool& pool) const;
+  bool lacks_tokens() const;
+  RoundState state() const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   DraftProposal draft_for(const Sequence& sequence) const;
 
@@ -55,7 +56,7 @@ class DraftLedger {
                           const SequencePlan& plan,
                           const SequenceDecision& decision);
   void sequence_ended(const Sequence& sequence);
-  void set_available(const SequencePool& pool, bool available);
+  void set_available(bool available);
   // Whether drafts are made here, which a request's grammar then shapes.
   bool shapes_by_grammar() const { return own_.any(); }
   // Of what is asked for from now on; at most the configured length. At 0 the draft hears nothing
@@ -71,7 +72,7 @@ class DraftLedger {
   int32_t limit_now(const Sequence& sequence) const;
   int32_t limit_next(const Sequence& sequence) const;
   int32_t limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const;
-  void add_prompts(const SequencePool& pool, RoundState* state) const;
+  void add_prompts(RoundState* state) const;
   std::optional<int32_t> look_up(Sequence& sequence);
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;
@@ -87,6 +88,7 @@ class DraftLedger {
                         const SequenceDecision& decision) const;
 
   PlannerConfig config_;
+  const SequencePool& pool_;
   int32_t draft_len_;  // now
   bool available_ = true;
   std::vector<uint64_t> closes_;

@@ -21,11 +21,10 @@ void BlockTable::tell(SequencePlan& plan) {
 KvBlocks::KvBlocks(int32_t num_blocks, int32_t block_size)
     : block_size_(block_size),
       num_owners_(static_cast<size_t>(num_blocks), 0),
-      links_(num_owners_.size() + 1),
+      places_(num_owners_.size()),
       index_(num_blocks, block_size) {
   empty_.reserve(num_owners_.size());
   for (int32_t id = num_blocks - 1; id >= 0; --id) empty_.push_back(id);
-  link(anchor()) = {anchor(), anchor()};
 }
 
 int32_t KvBlocks::blocks_for(int64_t num_positions) const {
@@ -40,13 +39,12 @@ bool KvBlocks::grow(BlockTable& table, int64_t num_positions) {
 }
 
 int32_t KvBlocks::take_free_block() {
-  int32_t block = link(anchor()).next;
-  if (!empty_.empty()) {
-    block = empty_.back();
-    empty_.pop_back();
-  } else {
-    remove_cached(block);
+  const int32_t block = empty_.empty() ? cached_.front() : empty_.back();
+  if (empty_.empty()) {
+    cached_.pop_front();
     index_.remove(block);
+  } else {
+    empty_.pop_back();
   }
   OUTRIDER_CHECK(num_owners(block) == 0 && !index_.holds(block));
   num_owners(block) = 1;
@@ -121,7 +119,7 @@ void KvBlocks::withdraw(const BlockTable& table) {
 
 void KvBlocks::hold(int32_t block) {
   OUTRIDER_CHECK(index_.holds(block));
-  if (num_owners(block) == 0) remove_cached(block);
+  if (num_owners(block) == 0) cached_.erase(places_[static_cast<size_t>(block)]);
   ++num_owners(block);
 }
 
@@ -129,13 +127,9 @@ void KvBlocks::release(int32_t block) {
   OUTRIDER_CHECK(num_owners(block) > 0);
   if (--num_owners(block) > 0) return;
   if (index_.holds(block)) {
-    append_cached(block);
-  } else {
-    append_empty(block);
+    places_[static_cast<size_t>(block)] = cached_.insert(cached_.end(), block);
+    return;
   }
-}
-
-void KvBlocks::append_empty(int32_t block) {
   empty_.push_back(block);
   if (tracks_freed_) freed_.push_back(block);
 }
@@ -152,23 +146,6 @@ std::vector<int32_t> KvBlocks::take_freed() {
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return blocks;
-}
-
-void KvBlocks::append_cached(int32_t block) {
-  const int32_t last = link(anchor()).previous;
-  link(block) = {last, anchor()};
-  link(last).next = block;
-  link(anchor()).previous = block;
-  ++num_cached_;
-}
-
-void KvBlocks::remove_cached(int32_t block) {
-  const Link old = link(block);
-  OUTRIDER_CHECK(old.next >= 0);
-  link(old.previous).next = old.next;
-  link(old.next).previous = old.previous;
-  link(block) = {};
-  --num_cached_;
 }
 
 std::string KvBlocks::fault(std::span<const BlockTable* const> tables) const {
@@ -208,14 +185,11 @@ std::string KvBlocks::list_fault(std::vector<bool>& is_free) const {
     if (std::string wrong = note(block); !wrong.empty()) return wrong;
     if (index_.holds(block)) return fmt::format("block {} is empty and published", block);
   }
-  int32_t num_cached = 0;
-  for (int32_t block = links_.back().next; block != anchor();
-       block = links_[static_cast<size_t>(block)].next) {
+  for (int32_t block : cached_) {
     if (std::string wrong = note(block); !wrong.empty()) return wrong;
     if (!index_.holds(block)) return fmt::format("block {} is cached and not published", block);
-    ++num_cached;
   }
-  return num_cached == num_cached_ ? std::string() : "the number of cached blocks is wrong";
+  return {};
 }
 
 }  // namespace outrider

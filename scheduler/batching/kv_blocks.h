@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,7 +61,7 @@ class KvBlocks {
   int32_t block_size() const { return block_size_; }
   int32_t blocks_for(int64_t num_positions) const;
   // Empty and cached ones.
-  int32_t num_free() const { return static_cast<int32_t>(empty_.size()) + num_cached_; }
+  int32_t num_free() const { return static_cast<int32_t>(empty_.size() + cached_.size()); }
 
   // Makes room for positions [0, num_positions). False, with nothing changed, when too few blocks
   // are free.
@@ -96,28 +97,17 @@ class KvBlocks {
   std::string fault(std::span<const BlockTable* const> tables) const;
 
  private:
-  // Cached blocks in a ring of links, the least recently freed after the anchor.
-  struct Link {
-    int32_t previous = -1;
-    int32_t next = -1;
-  };
-
   int32_t& num_owners(int32_t block) { return num_owners_[static_cast<size_t>(block)]; }
-  Link& link(int32_t block) { return links_[static_cast<size_t>(block)]; }
-  int32_t anchor() const { return static_cast<int32_t>(num_owners_.size()); }
   int32_t take_free_block();
   void hold(int32_t block);
   void release(int32_t block);
-  void append_cached(int32_t block);
-  void remove_cached(int32_t block);
-  void append_empty(int32_t block);
   std::string list_fault(std::vector<bool>& is_free) const;
 
   int32_t block_size_;
-  std::vector<int32_t> num_owners_;  // tables the block is in
-  std::vector<int32_t> empty_;       // used as a stack
-  std::vector<Link> links_;          // the last one is the anchor
-  int32_t num_cached_ = 0;
+  std::vector<int32_t> num_owners_;                   // tables the block is in
+  std::vector<int32_t> empty_;                        // used as a stack
+  std::list<int32_t> cached_;                         // the least recently freed first
+  std::vector<std::list<int32_t>::iterator> places_;  // in it, by block; of the cached ones
   bool tracks_freed_ = false;
   std::vector<int32_t> freed_;  // may have been given out again meanwhile
   PrefixIndex index_;

@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "scheduler/batching/draft_ledger.h"
 #include "scheduler/batching/round_builder.h"
-#include "scheduler/batching/sequence_pool.h"
 
 namespace outrider {
 namespace {
@@ -35,58 +33,35 @@ PlannerConfig checked(PlannerConfig config) {
 
 }  // namespace
 
-struct Planner::State {
-  explicit State(const PlannerConfig& planner_config)
-      : config(checked(planner_config)),
-        pool(config.num_blocks, config.block_size),
-        drafts(config) {
-    if (config.reports_freed_blocks) pool.blocks.track_freed();
-  }
-
-  int64_t turn_of(const Request& request) const;
-  // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
-  std::unique_ptr<Sequence> retire(uint64_t id);
-  std::optional<PendingResult> apply_one(const SequencePlan& plan,
-                                         const SequenceDecision& decision);
-  void settle_blocks(Sequence& sequence, const SequenceDecision& decision);
-
-  const PlannerConfig config;
-  SequencePool pool;
-  DraftLedger drafts;
-  std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
-  uint64_t num_arrivals = 0;
-  uint64_t num_seen = 0;     // of them, by a plan
-  int64_t num_rounds = 0;    // the only time there is
-  PlannerCounters counters;  // those since the start
-  bool in_flight = false;    // planned and not yet applied
-};
-
-Planner::Planner(const PlannerConfig& config) : state_(std::make_unique<State>(config)) {}
-Planner::~Planner() = default;
+Planner::Planner(const PlannerConfig& config)
+    : config_(checked(config)),
+      pool_(config_.num_blocks, config_.block_size),
+      drafts_(config_, pool_) {
+  if (config_.reports_freed_blocks) pool_.blocks.track_freed();
+}
 
 // A line in which a better priority is a head start. With priority - waited / aging as what counts,
 // two that wait keep their order for ever, since both wait on; so a number fixed at arrival does.
-int64_t Planner::State::turn_of(const Request& request) const {
-  if (config.scheduling_policy == SchedulingPolicy::kFcfs || config.priority_aging_rounds == 0) {
+int64_t Planner::turn_of(const Request& request) const {
+  if (config_.scheduling_policy == SchedulingPolicy::kFcfs || config_.priority_aging_rounds == 0) {
     return 0;
   }
   const int64_t priority = std::clamp(request.priority, -kLargestPriority, kLargestPriority);
-  return num_rounds + priority * config.priority_aging_rounds;
+  return num_rounds_ + priority * config_.priority_aging_rounds;
 }
 
-std::unique_ptr<Sequence> Planner::State::retire(uint64_t id) {
-  std::unique_ptr<Sequence> sequence = pool.remove(id);
-  if (sequence->scheduled_at) ends.push_back(id);
-  drafts.sequence_ended(*sequence);
+std::unique_ptr<Sequence> Planner::retire(uint64_t id) {
+  std::unique_ptr<Sequence> sequence = pool_.remove(id);
+  if (sequence->scheduled_at) ends_.push_back(id);
+  drafts_.sequence_ended(*sequence);
   return sequence;
 }
 
 std::string Planner::refusal(const Request& request) const {
-  const PlannerConfig& config = state_->config;
   const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t max_tokens = request.params.max_tokens;
   if (num_prompt == 0) return "the prompt is empty";
-  if (config.scheduling_policy == SchedulingPolicy::kFcfs && request.priority != 0) {
+  if (config_.scheduling_policy == SchedulingPolicy::kFcfs && request.priority != 0) {
     return fmt::format(
         "priority is {}, and this server runs requests in order of arrival "
         "(scheduling_policy fcfs)",
@@ -97,21 +72,21 @@ std::string Planner::refusal(const Request& request) const {
     return fmt::format(
         "max_tokens is {}, and {} tokens are there already", max_tokens, request.resumed.size());
   }
-  if (num_prompt + max_tokens > config.max_model_len) {
+  if (num_prompt + max_tokens > config_.max_model_len) {
     return fmt::format(
         "the model's maximum length is {} tokens; the prompt has {} and {} more were asked for",
-        config.max_model_len,
+        config_.max_model_len,
         num_prompt,
         max_tokens);
   }
   // The last token is never computed; a prompt that is only scored is computed whole.
   const int64_t num_positions = num_prompt + std::max<int64_t>(max_tokens, 1) - 1;
-  const int64_t num_blocks = (num_positions + config.block_size - 1) / config.block_size;
-  if (num_blocks > config.num_blocks) {
+  const int64_t num_blocks = (num_positions + config_.block_size - 1) / config_.block_size;
+  if (num_blocks > config_.num_blocks) {
     return fmt::format("the request needs {} KV blocks of {} tokens and the server has {}",
                        num_blocks,
-                       config.block_size,
-                       config.num_blocks);
+                       config_.block_size,
+                       config_.num_blocks);
   }
   return {};
 }
@@ -119,60 +94,44 @@ std::string Planner::refusal(const Request& request) const {
 void Planner::add(Request request) {
   OUTRIDER_CHECK(request.id != 0);
   const std::string reason = refusal(request);
-  const int64_t turn = state_->turn_of(request);
-  auto sequence = std::make_unique<Sequence>(std::move(request), state_->num_arrivals++, turn);
+  const int64_t turn = turn_of(request);
+  auto sequence = std::make_unique<Sequence>(std::move(request), num_arrivals_++, turn);
   if (!reason.empty()) {
     sequence->finish(FinishReason::kError, reason);
   } else if (sequence->params().max_tokens == 0 && !sequence->params().prompt_logprobs) {
     sequence->finish(FinishReason::kLength);
   } else {
-    const PlannerConfig& config = state_->config;
-    const bool is_shaped = config.grammars != nullptr && state_->drafts.shapes_by_grammar();
+    const bool is_shaped = config_.grammars != nullptr && drafts_.shapes_by_grammar();
     if (is_shaped && sequence->params().grammar)
-      sequence->grammar = config.grammars->mask(*sequence->params().grammar);
-    state_->pool.add(std::move(sequence));
+      sequence->grammar = config_.grammars->mask(*sequence->params().grammar);
+    pool_.add(std::move(sequence));
   }
 }
 
 void Planner::cancel(uint64_t request_id) {
-  if (state_->pool.find(request_id) == nullptr) return;
-  state_->retire(request_id)->finish(FinishReason::kAborted);
+  if (pool_.find(request_id) == nullptr) return;
+  retire(request_id)->finish(FinishReason::kAborted);
 }
 
 void Planner::fail_all(const std::string& error) {
-  const SequencePool& pool = state_->pool;
-  while (!pool.empty()) {
-    const auto& queue = pool.running().empty() ? pool.waiting() : pool.running();
-    state_->retire(queue.begin()->second->id())->finish(FinishReason::kAborted, error);
+  while (!pool_.empty()) {
+    const auto& queue = pool_.running().empty() ? pool_.waiting() : pool_.running();
+    retire(queue.begin()->second->id())->finish(FinishReason::kAborted, error);
   }
 }
 
-int32_t Planner::num_waiting() const { return static_cast<int32_t>(state_->pool.waiting().size()); }
-
-bool Planner::idle() const { return state_->pool.empty(); }
-
-bool Planner::wants_draft() const { return state_->drafts.lacks_tokens(state_->pool); }
-
-bool Planner::offer(PackedBlock block) {
-  return state_->drafts.offer(state_->pool, std::move(block));
-}
-
-bool Planner::awaits_tokens(uint64_t sequence_id) const {
-  return state_->drafts.awaits_tokens(state_->pool, sequence_id);
-}
-
 RoundPlan Planner::plan() {
-  OUTRIDER_CHECK(!state_->in_flight);
+  OUTRIDER_CHECK(!in_flight_);
   RoundPlan plan;
-  RoundBuilder(state_->config, state_->drafts, state_->pool, state_->counters).build(plan);
-  state_->num_seen = state_->num_arrivals;
+  RoundBuilder(config_, drafts_, pool_, counters_).build(plan);
+  num_seen_ = num_arrivals_;
   OUTRIDER_CHECK(plan.sequences.empty() == idle());
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
-  plan.ends = std::exchange(state_->ends, {});
-  plan.freed = state_->pool.blocks.take_freed();
-  ++state_->num_rounds;
-  state_->in_flight = true;
+  plan.ends = std::exchange(ends_, {});
+  plan.freed = pool_.blocks.take_freed();
+  ++num_rounds_;
+  in_flight_ = true;
   return plan;
 }
 
@@ -182,28 +141,28 @@ void Planner::apply(const RoundPlan& plan, const RoundDecision& decision) {
 
 std::vector<PendingResult> Planner::decide(const RoundPlan& plan, const RoundDecision& decision) {
   if (plan.sequences.empty()) return {};
-  OUTRIDER_CHECK(state_->in_flight);
+  OUTRIDER_CHECK(in_flight_);
   OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
-  state_->in_flight = false;
-  state_->drafts.begin_results();
+  in_flight_ = false;
+  drafts_.begin_results();
   std::vector<PendingResult> results;
   results.reserve(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     OUTRIDER_CHECK(decision.sequences[i].sequence_id == plan.sequences[i].sequence_id);
-    auto result = state_->apply_one(plan.sequences[i], decision.sequences[i]);
+    auto result = apply_one(plan.sequences[i], decision.sequences[i]);
     if (result) results.push_back(std::move(*result));
   }
   return results;
 }
 
-std::optional<PendingResult> Planner::State::apply_one(const SequencePlan& plan,
-                                                       const SequenceDecision& decision) {
-  Sequence* sequence = pool.find(plan.sequence_id);
+std::optional<PendingResult> Planner::apply_one(const SequencePlan& plan,
+                                                const SequenceDecision& decision) {
+  Sequence* sequence = pool_.find(plan.sequence_id);
   if (sequence == nullptr) return std::nullopt;  // cancelled while the ranks computed
   ResultEvent event;
-  if (!sequence->commit(plan, decision, config.max_model_len, event)) return std::nullopt;
+  if (!sequence->commit(plan, decision, config_.max_model_len, event)) return std::nullopt;
   settle_blocks(*sequence, decision);
-  drafts.sequence_committed(*sequence, plan, decision);
+  drafts_.sequence_committed(*sequence, plan, decision);
   if (event.finish_reason == FinishReason::kNone) return sequence->result(std::move(event));
   return retire(plan.sequence_id)->result(std::move(event));
 }
@@ -211,45 +170,37 @@ std::optional<PendingResult> Planner::State::apply_one(const SequencePlan& plan,
 // The sequence has sampled or failed. Its logits depend on the KV of every position before them, so
 // finite ones vouch for all of it, chunks without logits too; and with bad ones nobody may begin
 // with a block it holds, whoever computed that. (Masks that forbid every token say nothing of KV.)
-void Planner::State::settle_blocks(Sequence& sequence, const SequenceDecision& decision) {
-  if (!config.enable_prefix_caching) return;
+void Planner::settle_blocks(Sequence& sequence, const SequenceDecision& decision) {
+  if (!config_.enable_prefix_caching) return;
   if (decision.failed) {
-    if (!decision.no_token_allowed) pool.blocks.withdraw(sequence.table);
+    if (!decision.no_token_allowed) pool_.blocks.withdraw(sequence.table);
     return;
   }
   // After a stop among the accepted tokens there is more KV than text.
   const int32_t num_known = std::min(sequence.num_computed(), sequence.num_tokens());
-  pool.blocks.publish(sequence.table, sequence.tokens(), num_known, sequence.request().cache_salt);
+  pool_.blocks.publish(sequence.table, sequence.tokens(), num_known, sequence.request().cache_salt);
 }
 
 std::vector<LateDraftToken> Planner::late_draft_tokens(const RoundPlan& plan) const {
   std::vector<LateDraftToken> bonus_drafts;
   for (const SequencePlan& planned : plan.sequences) {
-    const Sequence* sequence = state_->pool.find(planned.sequence_id);
+    const Sequence* sequence = pool_.find(planned.sequence_id);
     if (sequence == nullptr || planned.bonus_draft) continue;
-    if (auto token = state_->drafts.late_draft_token(*sequence)) {
+    if (auto token = drafts_.late_draft_token(*sequence)) {
       bonus_drafts.push_back({planned.sequence_id, std::move(*token)});
     }
   }
   return bonus_drafts;
 }
 
-DraftRequest Planner::take_draft_request(bool asks) {
-  return state_->drafts.take_request(state_->pool, asks);
-}
-
-void Planner::set_draft_available(bool available) {
-  state_->drafts.set_available(state_->pool, available);
-}
-
 void Planner::set_draft_len(int32_t draft_len) {
-  OUTRIDER_CHECK(draft_len >= 0 && draft_len <= state_->config.num_speculative_tokens);
-  state_->drafts.set_draft_len(draft_len);
+  OUTRIDER_CHECK(draft_len >= 0 && draft_len <= config_.num_speculative_tokens);
+  drafts_.set_draft_len(draft_len);
 }
 
 void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
   for (const SequenceChoice& choice : choices) {
-    Sequence* sequence = state_->pool.find(choice.sequence_id);
+    Sequence* sequence = pool_.find(choice.sequence_id);
     if (sequence == nullptr) continue;
     sequence->draft_view.verify_len = choice.draft_len;
     sequence->draft_view.wanted_len = choice.wanted_len;
@@ -259,26 +210,19 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
 
 // Who waits though a plan was made since did not fit in.
 RoundState Planner::draft_state() const {
-  const SequencePool& pool = state_->pool;
-  RoundState state = state_->drafts.state(pool);
-  const auto num_new = std::min(state_->num_arrivals - state_->num_seen, pool.waiting().size());
+  RoundState state = drafts_.state();
+  const auto num_new = std::min(num_arrivals_ - num_seen_, pool_.waiting().size());
   state.num_running = static_cast<int32_t>(std::min<uint64_t>(
-      pool.running().size() + num_new, static_cast<uint64_t>(state_->config.max_num_seqs)));
+      pool_.running().size() + num_new, static_cast<uint64_t>(config_.max_num_seqs)));
   return state;
 }
 
-DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
-
-DraftCounters Planner::draft_counters() const { return state_->drafts.counters(); }
-
 PlannerCounters Planner::counters() const {
-  PlannerCounters counters = state_->counters;
-  counters.num_running = static_cast<int32_t>(state_->pool.running().size());
+  PlannerCounters counters = counters_;
+  counters.num_running = static_cast<int32_t>(pool_.running().size());
   counters.num_waiting = num_waiting();
-  counters.num_free_blocks = state_->pool.blocks.num_free();
+  counters.num_free_blocks = pool_.blocks.num_free();
   return counters;
 }
-
-std::string Planner::fault() const { return state_->pool.fault(); }
 
 }  // namespace outrider

@@ -8,9 +8,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "scheduler/batching/draft_ledger.h"
 #include "scheduler/batching/planner_config.h"
+#include "scheduler/batching/sequence_pool.h"
 #include "scheduler/drafting/draft_news.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/pacing/goodput.h"
@@ -31,7 +34,7 @@ struct PlannerCounters {
 class Planner {
  public:
   explicit Planner(const PlannerConfig& config);
-  ~Planner();
+  Planner(const Planner&) = delete;
 
   // Why a request can never run (prompt plus max_tokens too long, or more blocks than there are),
   // as a sentence; empty when it can. Thread-safe (reads only the config).
@@ -43,19 +46,20 @@ class Planner {
   void cancel(uint64_t request_id);
   // Ends all sequences with kAborted and this text; used when the job ends.
   void fail_all(const std::string& error);
-  int32_t num_waiting() const;  // not let in yet, or preempted
+  // Not let in yet, or preempted.
+  int32_t num_waiting() const { return static_cast<int32_t>(pool_.waiting().size()); }
 
-  bool idle() const;  // nothing running or waiting
+  bool idle() const { return pool_.empty(); }  // nothing running or waiting
   // True when some running sequence would verify more than it now has: it speculates with the draft
   // model, samples next round, and its block has not come. The coordinator waits for the draft only
   // then.
-  bool wants_draft() const;
+  bool wants_draft() const { return drafts_.lacks_tokens(); }
 
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.
-  bool offer(PackedBlock block);
+  bool offer(PackedBlock block) { return drafts_.offer(std::move(block)); }
   // Whether the sequence would use more draft tokens than it has, by set_draft_lens().
-  bool awaits_tokens(uint64_t sequence_id) const;
+  bool awaits_tokens(uint64_t sequence_id) const { return drafts_.awaits_tokens(sequence_id); }
 
   // The next round (its number is the coordinator's to fill in); sequences empty when
   // there is nothing to compute. Every plan must be followed by decide() or apply() of its decision
@@ -73,10 +77,10 @@ class Planner {
   // What the draft worker must hear since the last call: closes, opens, commits (empty without a
   // draft model). Without `asks` sequences that draft asynchronously and wait for their next round
   // are left out: when it begins, the message that says so carries their new tokens as well.
-  DraftRequest take_draft_request(bool asks = true);
+  DraftRequest take_draft_request(bool asks = true) { return drafts_.take_request(asks); }
   // The draft worker is gone (false) or back (true). While gone, sequences run without drafts; when
   // back, they are opened to it anew.
-  void set_draft_available(bool available);
+  void set_draft_available(bool available) { drafts_.set_available(available); }
 
   // How long drafts are from now on: 0 to the configured length, which it is at first.
   void set_draft_len(int32_t draft_len);
@@ -87,17 +91,31 @@ class Planner {
   // are the caller's.
   RoundState draft_state() const;
   // Since the last call.
-  DraftNews take_draft_news();
-  DraftCounters draft_counters() const;
+  DraftNews take_draft_news() { return drafts_.take_news(); }
+  DraftCounters draft_counters() const { return drafts_.counters(); }
 
   PlannerCounters counters() const;
   // Checks the planner's own books (every KV block free or owned as often as its count says, and so
   // on): the first thing wrong as a sentence, empty when all is right. For tests and debugging.
-  std::string fault() const;
+  std::string fault() const { return pool_.fault(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  int64_t turn_of(const Request& request) const;
+  // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
+  std::unique_ptr<Sequence> retire(uint64_t id);
+  std::optional<PendingResult> apply_one(const SequencePlan& plan,
+                                         const SequenceDecision& decision);
+  void settle_blocks(Sequence& sequence, const SequenceDecision& decision);
+
+  const PlannerConfig config_;
+  SequencePool pool_;
+  DraftLedger drafts_;
+  std::vector<uint64_t> ends_;  // started on the ranks, not yet told to be over
+  uint64_t num_arrivals_ = 0;
+  uint64_t num_seen_ = 0;     // of them, by a plan
+  int64_t num_rounds_ = 0;    // the only time there is
+  PlannerCounters counters_;  // those since the start
+  bool in_flight_ = false;    // planned and not yet applied
 };
 
 }  // namespace outrider

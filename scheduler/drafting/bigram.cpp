@@ -16,12 +16,15 @@ constexpr uint32_t kMostCounted = 32768;
 
 using Entry = TokenCounts::Entry;
 
-// Descending weight, then ascending id; weights relative to the first, under the temperature.
+// Descending weight, then ascending id.
+bool comes_before(const Entry& a, const Entry& b) {
+  return a.weight() != b.weight() ? a.weight() > b.weight() : a.token < b.token;
+}
+
+// In that order; weights relative to the first, under the temperature.
 std::vector<WeightedToken> weighted(std::span<const Entry> entries, float temperature) {
   std::vector<Entry> sorted(entries.begin(), entries.end());
-  std::sort(sorted.begin(), sorted.end(), [](const Entry& a, const Entry& b) {
-    return a.weight() != b.weight() ? a.weight() > b.weight() : a.token < b.token;
-  });
+  std::sort(sorted.begin(), sorted.end(), comes_before);
   std::vector<WeightedToken> best;
   best.reserve(sorted.size());
   const double most = exact_log(static_cast<double>(sorted.front().weight()));
@@ -30,16 +33,6 @@ std::vector<WeightedToken> weighted(std::span<const Entry> entries, float temper
     best.push_back({entry.token, exact_exp(below / static_cast<double>(temperature))});
   }
   return best;
-}
-
-int32_t likeliest(std::span<const Entry> entries) {
-  const Entry* best = &entries.front();
-  for (const Entry& entry : entries) {
-    const bool more = entry.weight() > best->weight();
-    const bool first = entry.weight() == best->weight() && entry.token < best->token;
-    if (more || first) best = &entry;
-  }
-  return best->token;
 }
 
 int32_t coupled_choice(std::span<const WeightedToken> best, const NoiseKey& noise) {
@@ -58,7 +51,7 @@ DraftToken propose_one(std::span<const Entry> entries,
   const VerifyRule rule = resolve_rule(params);
   DraftToken proposal;
   if (rule == VerifyRule::kGreedy) {
-    proposal.token = likeliest(entries);
+    proposal.token = std::min_element(entries.begin(), entries.end(), comes_before)->token;
     return proposal;
   }
   std::vector<WeightedToken> best = weighted(entries, params.temperature);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "runtime/base/error.h"
 #include "scheduler/exactness/toy_model.h"
 
 namespace outrider {
@@ -190,18 +191,36 @@ std::vector<LawCase> negative_controls() {
   return cases;
 }
 
+// max(t_j / t_i, d_j / d_i) is the first where t_j / d_j >= t_i / d_i, else the second. So in the
+// order of t / d the inner sum is a tail of the t over t_i and a head of the d over d_i.
 double coupled_agreement(const std::vector<double>& target_probs,
                          const std::vector<double>& draft_probs) {
-  double sum = 0.0;
+  OUTRIDER_CHECK(target_probs.size() == draft_probs.size());
+  struct Pair {
+    double target, draft;
+  };
+  std::vector<Pair> pairs;
   for (size_t i = 0; i < target_probs.size(); ++i) {
-    if (!(target_probs[i] > 0.0) || !(draft_probs[i] > 0.0)) continue;
-    double below = 0.0;
-    for (size_t j = 0; j < target_probs.size(); ++j) {
-      below += std::max(target_probs[j] / target_probs[i], draft_probs[j] / draft_probs[i]);
-    }
-    sum += 1.0 / below;
+    const Pair pair = {target_probs[i], draft_probs[i]};
+    if (pair.target > 0 || pair.draft > 0) pairs.push_back(pair);
   }
-  return sum;
+  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
+    return a.target * b.draft < b.target * a.draft;
+  });
+  double target_from_here = 0;
+  for (const Pair& pair : pairs) target_from_here += pair.target;
+  double draft_before = 0;
+  double agreement = 0;
+  for (const Pair& pair : pairs) {
+    if (pair.target > 0 && pair.draft > 0) {
+      // Not below its own last term, whatever rounding has left.
+      const double tail = std::max(target_from_here, pair.target);
+      agreement += 1 / (tail / pair.target + draft_before / pair.draft);
+    }
+    target_from_here -= pair.target;
+    draft_before += pair.draft;
+  }
+  return agreement;
 }
 
 }  // namespace outrider

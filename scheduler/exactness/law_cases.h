@@ -20,7 +20,7 @@ std::vector<LawCase> bonus_draft_cases(VerifyMode mode);
 std::vector<LawCase> negative_controls();
 
 // P(agree) of the coupled rule (Daliri et al., arXiv 2408.07978): sum over i of
-// 1 / sum over j of max(target_j / target_i, draft_j / draft_i). Both sum to 1.
+// 1 / sum over j of max(target_j / target_i, draft_j / draft_i). Both sum to 1. O(n log n).
 double coupled_agreement(const std::vector<double>& target_probs,
                          const std::vector<double>& draft_probs);
 

@@ -31,25 +31,18 @@ double AcceptanceCounts::estimate(double prior, double prior_tokens) const {
   return (num_accepted + prior_tokens * prior) / (num_examined + prior_tokens);
 }
 
-void AcceptanceModel::add(uint64_t sequence_id, int32_t position, bool accepted) {
-  positions_[static_cast<size_t>(std::min(position, kMostDraftTokens - 1))].add(
-      accepted, pacing.shared_memory_tokens);
-  server_.add(accepted, pacing.shared_memory_tokens);
-  sequences_[sequence_id].add(accepted, pacing.sequence_memory_tokens);
-  num_rounds_without_ = 0;
-  if (accepted) num_failed_retries_ = 0;
-}
-
 void AcceptanceModel::record_result(uint64_t sequence_id,
                                     int32_t num_drafted,
                                     int32_t num_accepted) {
   for (int32_t i = 0; i < std::min(num_drafted, num_accepted + 1); ++i) {
-    add(sequence_id, i, i < num_accepted);
+    const bool accepted = i < num_accepted;
+    AcceptanceCounts& position = positions_[static_cast<size_t>(std::min(i, kMostDraftTokens - 1))];
+    position.add(accepted, pacing.shared_memory_tokens);
+    server_.add(accepted, pacing.shared_memory_tokens);
+    sequences_[sequence_id].add(accepted, pacing.sequence_memory_tokens);
+    num_rounds_without_ = 0;
+    if (accepted) num_failed_retries_ = 0;
   }
-}
-
-void AcceptanceModel::record_counterfactual(uint64_t sequence_id, bool accepted) {
-  add(sequence_id, 0, accepted);
 }
 
 void AcceptanceModel::record_nothing() {

@@ -26,11 +26,10 @@ struct AcceptanceCounts {
 
 class AcceptanceModel {
  public:
-  // A block of num_drafted tokens was verified and num_accepted of them were accepted.
+  // A block of num_drafted tokens was verified and num_accepted of them were accepted. What the
+  // draft proposed for the next token without a row of its own is a block of one: accepted where
+  // the target chose the same.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
-  // What the draft proposed for the next token without a row of its own, and whether the target
-  // chose the same: position 0 of a block that nobody verified.
-  void record_counterfactual(uint64_t sequence_id, bool accepted);
   // A round without either. After many the server's estimate drifts back towards a mild optimism,
   // so that drafts are tried again; after each try that fails, twice as many, up to step_memory.
   void record_nothing();
@@ -42,8 +41,6 @@ class AcceptanceModel {
   double acceptance() const;  // of the server, all positions
 
  private:
-  void add(uint64_t sequence_id, int32_t position, bool accepted);
-
   std::array<AcceptanceCounts, kMostDraftTokens> positions_{};
   AcceptanceCounts server_;
   std::map<uint64_t, AcceptanceCounts> sequences_;

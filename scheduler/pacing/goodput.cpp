@@ -67,12 +67,8 @@ class Choice {
     choice.value = planned.value;
     for (const SequenceState& sequence : state_.sequences)
       choice.sequences.push_back({.sequence_id = sequence.sequence_id});
-    take(planned, [&](const Candidate& taken) {
-      ++choice.sequences[static_cast<size_t>(taken.sequence)].draft_len;
-    });
-    take(if_all_were_there, [&](const Candidate& taken) {
-      ++choice.sequences[static_cast<size_t>(taken.sequence)].wanted_len;
-    });
+    take(planned, &SequenceChoice::draft_len, &choice);
+    take(if_all_were_there, &SequenceChoice::wanted_len, &choice);
     serve_fixed(&choice);
     return choice;
   }
@@ -184,13 +180,12 @@ class Choice {
     return found;
   }
 
-  template <typename Take>
-  void take(const Option& option, Take take_one) const {
+  void take(const Option& option, int32_t SequenceChoice::*length, RoundChoice* choice) const {
     int32_t rows = 0;
     for (const Candidate& candidate : candidates_) {
       if (rows == option.num_rows) return;
       if (!there(candidate, option.num_waits)) continue;
-      take_one(candidate);
+      ++(choice->sequences[static_cast<size_t>(candidate.sequence)].*length);
       ++rows;
     }
   }

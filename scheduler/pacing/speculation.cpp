@@ -24,9 +24,8 @@ StepLoad plain_load(const RoundState& state) {
 }
 
 bool drafts_any(const RoundChoice& choice) {
-  return std::any_of(choice.sequences.begin(),
-                     choice.sequences.end(),
-                     [](const SequenceChoice& one) { return one.draft_len > 0; });
+  return std::ranges::any_of(choice.sequences,
+                             [](const SequenceChoice& one) { return one.draft_len > 0; });
 }
 
 // So many tokens more must another source bring than a draft model's block that is coming.
@@ -53,11 +52,11 @@ void Speculation::record_draft(const DraftResult& result) {
     if (is_backup)
       backup.record_result(result.sequence_id, result.num_drafted, result.num_accepted);
     if (result.backup_counterfactual)
-      backup.record_counterfactual(result.sequence_id, *result.backup_counterfactual);
+      backup.record_result(result.sequence_id, 1, *result.backup_counterfactual ? 1 : 0);
   }
   if (!is_backup && result.num_drafted > 0)
     record_result(result.sequence_id, result.num_drafted, result.num_accepted);
-  if (result.counterfactual) record_counterfactual(result.sequence_id, *result.counterfactual);
+  if (result.counterfactual) record_result(result.sequence_id, 1, *result.counterfactual ? 1 : 0);
   if (!result.num_prepared) return;
   const bool hit = *result.num_prepared > 0;
   if (is_backup) {
@@ -75,11 +74,6 @@ void Speculation::forget(uint64_t sequence_id) {
 void Speculation::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
   acceptance_.record_result(sequence_id, num_drafted, num_accepted);
   heard_ = heard_ || num_drafted > 0;
-}
-
-void Speculation::record_counterfactual(uint64_t sequence_id, bool accepted) {
-  acceptance_.record_counterfactual(sequence_id, accepted);
-  heard_ = true;
 }
 
 void Speculation::record_lookup(bool all_accepted, bool hit, int32_t num_prepared) {

@@ -30,12 +30,11 @@ class Speculation {
   // Before the first round; the draft was idle.
   void record_probe(const StepLoad& load, double seconds);
   void record_round(const RoundRecord& round);
-  // What became of a sequence's draft, and of what was proposed and not judged: the next three.
+  // What became of a sequence's draft, and of what was proposed and not judged: the next two.
   void record_draft(const DraftResult& result);
   // Of a block (a bonus draft token counts as one more token of it), or of what the
-  // draft had proposed without a row.
+  // draft had proposed without a row: a block of one.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
-  void record_counterfactual(uint64_t sequence_id, bool accepted);
   // After a round during which the draft worked: was the next block prepared, with how many
   // tokens.
   void record_lookup(bool all_accepted, bool hit, int32_t num_prepared);

@@ -15,40 +15,10 @@ double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 }  // namespace
 
-SpeedupTotals SpeedupTotals::operator-(const SpeedupTotals& earlier) const {
-  SpeedupTotals difference = *this;
-  difference.round_s -= earlier.round_s;
-  difference.waited_s -= earlier.waited_s;
-  difference.step_s -= earlier.step_s;
-  difference.draft_busy_s -= earlier.draft_busy_s;
-  difference.draft_idle_s -= earlier.draft_idle_s;
-  difference.num_draft_steps -= earlier.num_draft_steps;
-  difference.num_rows -= earlier.num_rows;
-  difference.num_wasted_rows -= earlier.num_wasted_rows;
-  difference.num_lookups -= earlier.num_lookups;
-  difference.num_hits -= earlier.num_hits;
-  difference.compared_s -= earlier.compared_s;
-  difference.plain_s -= earlier.plain_s;
-  difference.plain_steps_s -= earlier.plain_steps_s;
-  difference.num_rounds -= earlier.num_rounds;
-  difference.num_tokens -= earlier.num_tokens;
-  difference.num_turns -= earlier.num_turns;
-  difference.num_drafts -= earlier.num_drafts;
-  difference.num_ready -= earlier.num_ready;
-  difference.num_drafted -= earlier.num_drafted;
-  difference.num_examined -= earlier.num_examined;
-  difference.num_accepted -= earlier.num_accepted;
-  return difference;
-}
-
 double SpeedupTotals::bubble() const { return ratio(waited_s, round_s); }
 
 double SpeedupTotals::hit_rate() const {
   return ratio(static_cast<double>(num_hits), static_cast<double>(num_lookups));
-}
-
-double SpeedupTotals::tokens_per_s() const {
-  return ratio(static_cast<double>(num_tokens), compared_s);
 }
 
 double SpeedupTotals::plain_tokens_per_s() const {

@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// Sums since the start; the difference of two is an interval. Ratios are 0 where nothing is known.
+// Sums since the start. Ratios are 0 where nothing is known.
 struct SpeedupTotals {
   double round_s = 0;
   double waited_s = 0;
@@ -42,11 +42,8 @@ struct SpeedupTotals {
   int64_t num_examined = 0;
   int64_t num_accepted = 0;
 
-  SpeedupTotals operator-(const SpeedupTotals& earlier) const;
-
   double bubble() const;  // share of the rounds' time in which the targets waited for the draft
   double hit_rate() const;
-  double tokens_per_s() const;
   double plain_tokens_per_s() const;
   double measured_speedup() const;  // plain_s / compared_s
   double acceptance() const;        // alpha: accepted of examined

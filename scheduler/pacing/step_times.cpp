@@ -101,10 +101,7 @@ double StepTimes::probed(double num_rows) const {
 // Through a bucket's average goes the line to the next known one on that side.
 double StepTimes::of_rows(int32_t num_rows, double unseen) const {
   const int32_t key = bucket_of(num_rows);
-  const auto own =
-      std::lower_bound(levels_.begin(), levels_.end(), key, [](const Level& level, int32_t k) {
-        return level.key < k;
-      });
+  const auto own = std::ranges::lower_bound(levels_, key, {}, &Level::key);
   if (own == levels_.end() || own->key != key) return guess(num_rows, unseen);
   if (!own->known) {
     const double guessed = guess(num_rows, unseen);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -55,20 +56,14 @@ struct Edits {
 // The row's own, and the `masked` ones; both ascending.
 Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
   Edits edits;
-  edits.index.reserve(row.edit_index.size() + masked.size());
-  edits.value.reserve(row.edit_index.size() + masked.size());
-  const auto append = [&](int32_t index, float value) {
-    edits.index.push_back(index);
-    edits.value.push_back(value);
-  };
-  size_t next = 0;
-  for (const int32_t index : masked) {
-    for (; next < row.edit_index.size() && row.edit_index[next] < index; ++next)
-      append(row.edit_index[next], row.edit_value[next]);
+  std::ranges::set_union(row.edit_index, masked, std::back_inserter(edits.index));
+  edits.value.reserve(edits.index.size());
+  size_t next = 0;  // of the row's own
+  for (const int32_t index : edits.index) {
+    const bool is_masked = std::ranges::binary_search(masked, index);
+    edits.value.push_back(is_masked ? kMasked : row.edit_value[next]);
     if (next < row.edit_index.size() && row.edit_index[next] == index) ++next;
-    append(index, kMasked);
   }
-  for (; next < row.edit_index.size(); ++next) append(row.edit_index[next], row.edit_value[next]);
   return edits;
 }
 
@@ -175,32 +170,17 @@ void answer_about(const RowView& row, RowPeaks&, RankQuestion& question) {
   question.num_before = count;
 }
 
-// One kind's questions, in order of rows, from a first row on.
-template <typename Question>
-class Queue {
- public:
-  Queue(std::vector<Question>& questions, int32_t first)
-      : questions_(questions),
-        next_(static_cast<size_t>(std::ranges::lower_bound(questions, first, {}, &Question::row) -
-                                  questions.begin())) {}
-  void answer_row(int32_t row, const RowView& view, RowPeaks& peaks) {
-    for (; next_ < questions_.size() && questions_[next_].row == row; ++next_) {
-      answer_about(view, peaks, questions_[next_]);
-    }
-  }
+constexpr auto kRowOf = [](const auto& question) { return question.row; };
 
- private:
-  std::vector<Question>& questions_;
-  size_t next_;
-};
-
-template <typename Question>
-void add_rows(const std::vector<Question>& questions, size_t num_rows, std::vector<int32_t>& rows) {
-  for (const Question& question : questions) rows.push_back(question.row);
-  OUTRIDER_CHECK(std::ranges::is_sorted(questions, {}, &Question::row));
-  if (questions.empty()) return;
-  OUTRIDER_CHECK(questions.front().row >= 0 &&
-                 static_cast<size_t>(questions.back().row) < num_rows);
+// Of the kinds that name a row, in the order in which a row's are answered.
+template <typename Visit>
+void for_each_kind(RowQuestions& questions, Visit&& visit) {
+  visit(questions.scans);
+  visit(questions.tops);
+  visit(questions.sums);
+  visit(questions.draws);
+  visit(questions.bands);
+  visit(questions.ranks);
 }
 
 }  // namespace
@@ -214,15 +194,14 @@ void HostRowScanner::hold(std::span<const RowView> rows) {
 void HostRowScanner::answer(RowQuestions& questions) {
   for (ReadQuestion& question : questions.reads) answer_read(question);
   asked_.clear();
-  add_rows(questions.scans, rows_.size(), asked_);
-  add_rows(questions.sums, rows_.size(), asked_);
-  add_rows(questions.draws, rows_.size(), asked_);
-  add_rows(questions.tops, rows_.size(), asked_);
-  add_rows(questions.bands, rows_.size(), asked_);
-  add_rows(questions.ranks, rows_.size(), asked_);
+  for_each_kind(questions, [&](const auto& kind) {
+    OUTRIDER_CHECK(std::ranges::is_sorted(kind, {}, kRowOf));
+    std::ranges::transform(kind, std::back_inserter(asked_), kRowOf);
+  });
   std::ranges::sort(asked_);
   asked_.erase(std::unique(asked_.begin(), asked_.end()), asked_.end());
   if (asked_.empty()) return;
+  OUTRIDER_CHECK(asked_.front() >= 0 && static_cast<size_t>(asked_.back()) < rows_.size());
   int64_t num_logits = 0;
   for (const int32_t row : asked_) num_logits += rows_[static_cast<size_t>(row)].size;
   const auto body = [&](int64_t begin, int64_t end) {
@@ -234,21 +213,12 @@ void HostRowScanner::answer(RowQuestions& questions) {
 }
 
 void HostRowScanner::answer_rows(RowQuestions& questions, int32_t first, int32_t last) {
-  Queue scans(questions.scans, first);
-  Queue sums(questions.sums, first);
-  Queue draws(questions.draws, first);
-  Queue tops(questions.tops, first);
-  Queue bands(questions.bands, first);
-  Queue ranks(questions.ranks, first);
   for (int32_t row = first; row <= last; ++row) {
-    const RowView& view = rows_[static_cast<size_t>(row)];
-    RowPeaks& peaks = peaks_[static_cast<size_t>(row)];
-    scans.answer_row(row, view, peaks);
-    tops.answer_row(row, view, peaks);
-    sums.answer_row(row, view, peaks);
-    draws.answer_row(row, view, peaks);
-    bands.answer_row(row, view, peaks);
-    ranks.answer_row(row, view, peaks);
+    const auto at = static_cast<size_t>(row);
+    for_each_kind(questions, [&](auto& kind) {
+      for (auto& question : std::ranges::equal_range(kind, row, {}, kRowOf))
+        answer_about(rows_[at], peaks_[at], question);
+    });
   }
 }
 

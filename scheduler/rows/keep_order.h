@@ -2,7 +2,7 @@
 // reference, in units of 2^-26 nats, as a 32-bit number whose first radix digit is a band of a
 // quarter nat. Tokens at one distance are kept or cut together; those 64 nats and more away tie.
 // top-k and top-p count from the row's maximum downwards, typical_p from the mean surprisal both
-// ways. Whatever way a selection is made (radix_selection.h, or by sorting values that were
+// ways. Whatever way a selection is made (digit by digit, or by sorting values that were
 // gathered), the same numbers decide, so the kept set is the same. Used by the truncation only.
 #pragma once
 

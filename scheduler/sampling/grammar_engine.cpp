@@ -292,7 +292,7 @@ std::string key_of(const Grammar& grammar) {
 
 }  // namespace
 
-struct GrammarEngine::Impl {
+struct GrammarEngine::Impl : std::enable_shared_from_this<GrammarEngine::Impl> {
   Impl(const std::vector<std::string>& token_bytes, int32_t vocab_size)
       : no_end(vocab_size),
         vocabulary(token_bytes, xgrammar::VocabType::RAW, vocab_size + 1, std::vector<int32_t>{}),
@@ -349,6 +349,38 @@ struct GrammarEngine::Impl {
     throw Error("there is no such kind of grammar");
   }
 
+  // On a thread of its own, which gives a place back that it has. Nobody waits for it at the end of
+  // the process: the library cannot be interrupted.
+  FutureText begin_compiling(const Grammar& grammar, bool has_place) const {
+    std::promise<std::shared_ptr<const CompiledText>> promise;
+    FutureText future = promise.get_future().share();
+    const std::shared_ptr<const Impl> impl = shared_from_this();
+    std::thread([impl, grammar, has_place, promise = std::move(promise)]() mutable {
+      const std::string key = key_of(grammar);
+      try {
+        auto text = impl->compile(grammar);
+        impl->texts.keep(key, key.size() + text->grammar.MemorySizeBytes());
+        promise.set_value(std::move(text));
+      } catch (const std::exception& error) {
+        impl->texts.drop(key);
+        promise.set_exception(std::make_exception_ptr(Error(first_line(error.what()))));
+      }
+      if (has_place) impl->places.release();
+    }).detach();
+    return future;
+  }
+
+  // The one that is there, or a new one; a place that it does not take is given back.
+  FutureText future_text(const Grammar& grammar, bool has_place) const {
+    bool is_new = false;
+    FutureText text = texts.find_or(key_of(grammar), [&] {
+      is_new = true;
+      return begin_compiling(grammar, has_place);
+    });
+    if (has_place && !is_new) places.release();
+    return text;
+  }
+
   const int32_t no_end;  // a token that nobody can write: a matcher wants one that ends the text
   xgrammar::TokenizerInfo vocabulary;
   mutable xgrammar::GrammarCompiler compiler;  // both may be called by any thread
@@ -358,47 +390,6 @@ struct GrammarEngine::Impl {
   size_t max_token_bytes = 0;
   mutable std::counting_semaphore<kMaxCompiling> places{kMaxCompiling};
 };
-
-namespace {
-
-// On a thread of its own, which gives a place back that it has. Nobody waits for it at the end of
-// the process: the library cannot be interrupted.
-template <typename Impl>
-FutureText begin_compiling(const std::shared_ptr<const Impl>& impl,
-                           const Grammar& grammar,
-                           bool has_place) {
-  std::promise<std::shared_ptr<const CompiledText>> promise;
-  FutureText future = promise.get_future().share();
-  std::thread([impl, grammar, has_place, promise = std::move(promise)]() mutable {
-    const std::string key = key_of(grammar);
-    try {
-      auto text = impl->compile(grammar);
-      impl->texts.keep(key, key.size() + text->grammar.MemorySizeBytes());
-      promise.set_value(std::move(text));
-    } catch (const std::exception& error) {
-      impl->texts.drop(key);
-      promise.set_exception(std::make_exception_ptr(Error(first_line(error.what()))));
-    }
-    if (has_place) impl->places.release();
-  }).detach();
-  return future;
-}
-
-// The one that is there, or a new one; a place that it does not take is given back.
-template <typename Impl>
-FutureText future_text(const std::shared_ptr<const Impl>& impl,
-                       const Grammar& grammar,
-                       bool has_place) {
-  bool is_new = false;
-  FutureText text = impl->texts.find_or(key_of(grammar), [&] {
-    is_new = true;
-    return begin_compiling(impl, grammar, has_place);
-  });
-  if (has_place && !is_new) impl->places.release();
-  return text;
-}
-
-}  // namespace
 
 bool GrammarEngine::is_built() { return true; }
 
@@ -420,7 +411,7 @@ std::vector<std::string> GrammarEngine::check(const Grammar& grammar,
   if (!text) {
     const bool has_place = impl_->places.try_acquire() || impl_->places.try_acquire_until(deadline);
     if (!has_place) throw too_long();
-    text = future_text(impl_, grammar, true);
+    text = impl_->future_text(grammar, true);
   }
   if (text->wait_until(deadline) != std::future_status::ready) throw too_long();
   return text->get()->messages;
@@ -431,11 +422,11 @@ bool GrammarEngine::knows(const Grammar& grammar) const {
 }
 
 void GrammarEngine::prepare(const Grammar& grammar) const {
-  if (impl_->places.try_acquire()) future_text(impl_, grammar, true);
+  if (impl_->places.try_acquire()) impl_->future_text(grammar, true);
 }
 
 std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar& grammar) const {
-  const std::shared_ptr<const CompiledText> text = future_text(impl_, grammar, false).get();
+  const std::shared_ptr<const CompiledText> text = impl_->future_text(grammar, false).get();
   std::vector<int32_t> ends = grammar.end_token_ids;
   if (ends.empty()) ends.push_back(impl_->no_end);
   return std::make_shared<XgrammarMask>(

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/sampling/radix_selection.h"
+#include "scheduler/rows/keep_order.h"
 
 namespace outrider {
 namespace {
@@ -258,13 +258,61 @@ void cut_by_gather(const std::vector<Filters*>& rows,
 // ---- by radix selection
 // ----------------------------------------------------------------------------------------
 
-Selection count_selection(const TruncationRow& row) {
-  return {
-      .row = row.row, .order = {row.max, 0.0}, .target = static_cast<uint64_t>(row.params->top_k)};
+// The smallest distance whose set {token of the row : distance <= it} reaches a number of tokens or
+// a share of the row's mass, found digit by digit over sharded rows: four SUMs of 256 bands a row,
+// whatever the vocabulary. Tokens below the row's cut are not in it any more.
+struct Selection {
+  TruncationRow* row = nullptr;
+  KeepOrder order;
+  bool by_mass = false;
+  float share = 0.0f;   // by mass
+  uint64_t target = 0;  // tokens; by mass it is found on the way
+
+  uint32_t farthest = 0;  // out; its leading digits on the way
+  uint64_t reached = 0;   // before the band of `farthest`
+};
+
+void choose_band(Selection& selection, int digit, std::span<const uint64_t> bands) {
+  const int shift = 8 * (kNumDigits - 1 - digit);
+  if (digit == 0 && selection.by_mass) {
+    uint64_t mass = 0;
+    for (uint64_t band : bands) mass += band;
+    selection.target = mass_target(selection.share, mass);
+  }
+  uint32_t chosen = 0;
+  while (chosen + 1 < kNumBands && selection.reached + bands[chosen] < selection.target) {
+    selection.reached += bands[chosen];
+    ++chosen;
+  }
+  selection.farthest |= chosen << shift;
 }
 
-Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float share) {
-  return {.row = row.row, .cut = row.cut, .order = order, .by_mass = true, .share = share};
+// In ascending order of rows.
+void select_by_radix(std::vector<Selection>& selections,
+                     RowScanner& scanner,
+                     ShardExchange& exchange) {
+  if (selections.empty()) return;
+  std::vector<uint64_t> bands(selections.size() * kNumBands);
+  RowQuestions questions;
+  for (size_t i = 0; i < selections.size(); ++i) {
+    const Selection& selection = selections[i];
+    questions.bands.push_back({.row = selection.row->row,
+                               .cut = selection.row->cut,
+                               .order = selection.order,
+                               .by_mass = selection.by_mass,
+                               .bands = std::span(bands).subspan(i * kNumBands, kNumBands)});
+  }
+  for (int digit = 0; digit < kNumDigits; ++digit) {
+    for (size_t i = 0; i < selections.size(); ++i) {
+      questions.bands[i].digit = digit;
+      questions.bands[i].farthest = selections[i].farthest;
+    }
+    scanner.answer(questions);
+    exchange.sum(bands);
+    for (size_t i = 0; i < selections.size(); ++i) {
+      choose_band(selections[i], digit, questions.bands[i].bands);
+    }
+  }
 }
 
 // top_p, or top_k when it is not by mass.
@@ -273,31 +321,33 @@ void cut_from_below(std::vector<Filters>& work,
                     RowScanner& scanner,
                     ShardExchange& exchange) {
   std::vector<Selection> selections;
-  std::vector<TruncationRow*> rows;
   for (const Filters& filters : work) {
     if (!(by_mass ? filters.top_p : filters.top_k)) continue;
-    TruncationRow& row = *filters.row;
-    rows.push_back(&row);
-    selections.push_back(by_mass ? mass_selection(row, {row.max, 0.0}, row.params->top_p)
-                                 : count_selection(row));
+    const SamplingParams& params = *filters.row->params;
+    selections.push_back({.row = filters.row,
+                          .order = {filters.row->max, 0.0},
+                          .by_mass = by_mass,
+                          .share = params.top_p,
+                          .target = static_cast<uint64_t>(params.top_k)});
   }
   select_by_radix(selections, scanner, exchange);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i]->cut = std::max(rows[i]->cut, selections[i].order.lowest(selections[i].farthest));
+  for (const Selection& selection : selections) {
+    TruncationRow& row = *selection.row;
+    row.cut = std::max(row.cut, selection.order.lowest(selection.farthest));
   }
 }
 
 // Mass and moment of what the other filters left, in one SUM, before the selection.
 void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
-  std::vector<TruncationRow*> rows;
+  std::vector<Selection> selections;
   RowQuestions questions;
   for (const Filters& filters : work) {
     TruncationRow& row = *filters.row;
     if (!filters.typical_p || row.max == kMasked) continue;
-    rows.push_back(&row);
+    selections.push_back({.row = &row, .by_mass = true, .share = row.params->typical_p});
     questions.sums.push_back(sums_of(row, true));
   }
-  if (rows.empty()) return;
+  if (selections.empty()) return;
   scanner.answer(questions);
   std::vector<uint64_t> sums;
   for (const SumQuestion& answered : questions.sums) {
@@ -305,14 +355,12 @@ void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardE
     sums.push_back(answered.moment);
   }
   exchange.sum(sums);
-  std::vector<Selection> selections;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const KeepOrder order = typical_order(*rows[i], sums[2 * i], sums[2 * i + 1]);
-    selections.push_back(mass_selection(*rows[i], order, rows[i]->params->typical_p));
+  for (size_t i = 0; i < selections.size(); ++i) {
+    selections[i].order = typical_order(*selections[i].row, sums[2 * i], sums[2 * i + 1]);
   }
   select_by_radix(selections, scanner, exchange);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    keep_around(*rows[i], selections[i].order, selections[i].farthest);
+  for (const Selection& selection : selections) {
+    keep_around(*selection.row, selection.order, selection.farthest);
   }
 }
 

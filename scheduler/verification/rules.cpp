@@ -80,12 +80,6 @@ BlockVerdict judge_block(std::span<const JudgedRow> rows, std::span<const double
   return verdict;
 }
 
-int32_t count_agreements(std::span<const int32_t> chosen, std::span<const DraftToken> draft) {
-  size_t count = 0;
-  while (count < draft.size() && chosen[count] == draft[count].token) ++count;
-  return static_cast<int32_t>(count);
-}
-
 DraftCandidates draft_distribution(const DraftToken& token) {
   if (token.candidates.empty()) return {{token.token, 1.0f}};
   return token.candidates;

@@ -66,9 +66,6 @@ struct BlockVerdict {
 };
 BlockVerdict judge_block(std::span<const JudgedRow> rows, std::span<const double> uniforms);
 
-// Coupled and greedy: the target's own choices are emitted while they equal the draft's.
-int32_t count_agreements(std::span<const int32_t> chosen, std::span<const DraftToken> draft);
-
 // What the draft says it drew the token from. No candidates: all of it on the token.
 DraftCandidates draft_distribution(const DraftToken& token);
 

@@ -27,7 +27,7 @@ enum class RowTask : uint8_t {
   kArgmax,  // greedy
   kDraw,    // coupled, or nothing proposed: one sample of the row
   kJudge,   // standard or block with draft or bonus draft token: weighed first, drawn from only if
-           // it ends the block
+            // it ends the block
 };
 
 // In place of a row's best key when one of its logits is bad; above every key of a finite value.
@@ -370,18 +370,19 @@ class Verification::Round {
     }
   }
 
-  // Greedy, coupled and plain sequences: the target's choice in every row is known.
+  // Greedy, coupled and plain sequences: the target's choice in every row is known, and its own are
+  // emitted while they equal the draft's.
   void decide_the_others() {
     for (size_t n = 0; n < inputs_.size(); ++n) {
       SequenceDecision& decision = decisions_[n];
       if (decision.failed || rows_[first_row_[n]].task == RowTask::kJudge) continue;
-      std::vector<int32_t> chosen;
-      for (size_t i = 0; i <= inputs_[n].draft.size(); ++i) {
+      const std::span<const DraftToken> draft = inputs_[n].draft;
+      for (size_t i = 0; i <= draft.size(); ++i) {
         const Row& row = rows_[first_row_[n] + i];
-        chosen.push_back(row.max == kMasked ? -1 : row.chosen);
+        decision.next_token = row.max == kMasked ? -1 : row.chosen;
+        if (i == draft.size() || decision.next_token != draft[i].token) break;
+        ++decision.num_accepted;
       }
-      decision.num_accepted = count_agreements(chosen, inputs_[n].draft);
-      decision.next_token = chosen[static_cast<size_t>(decision.num_accepted)];
     }
   }
 
@@ -439,8 +440,6 @@ Verification::Verification(std::span<const VerifyInput> inputs,
                            ShardExchange& exchange)
     : round_(std::make_unique<Round>(inputs, shard, scanner, exchange)) {}
 Verification::~Verification() = default;
-Verification::Verification(Verification&&) noexcept = default;
-Verification& Verification::operator=(Verification&&) noexcept = default;
 
 void Verification::take_bonus_drafts() { round_->take_bonus_drafts(); }
 

@@ -63,8 +63,6 @@ class Verification {
                RowScanner& scanner,
                ShardExchange& exchange);
   ~Verification();
-  Verification(Verification&&) noexcept;
-  Verification& operator=(Verification&&) noexcept;
   // Once each, in this order.
   void take_bonus_drafts();
   std::vector<SequenceDecision> run();

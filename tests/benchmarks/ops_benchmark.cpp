@@ -7,10 +7,9 @@
 #include <random>
 #include <vector>
 
+#include "runtime/ops/ceilings.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
-#include "runtime/ops/peak_loop.h"
-#include "runtime/ops/read_loop.h"
 
 namespace outrider::ops {
 namespace {

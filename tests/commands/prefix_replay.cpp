@@ -4,15 +4,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {
 namespace {
+
+constexpr double kMaxTokens = 16 << 20;  // of one prompt or answer
+
+int32_t scaled_length(int32_t length, double scale) {
+  const double scaled = std::round(length * scale);
+  return static_cast<int32_t>(std::clamp(scaled, 1.0, kMaxTokens));
+}
+
+// A run of random tokens. Equal keys give equal beginnings, whatever the lengths.
+struct TracePiece {
+  uint64_t key = 0;
+  int32_t num_tokens = 0;
+};
+
+// The pieces of a trace's prompt: its blocks by hash id, scaled, and what is left over. `row` tells
+// prompts without hash ids apart.
+std::vector<TracePiece> trace_pieces(const TraceRow& scaled_row, double length_scale, size_t row) {
+  constexpr uint64_t kSalt = 1;
+  const auto block_len =
+      static_cast<int32_t>(std::max(1.0, std::round(kTraceBlockTokens * length_scale)));
+  std::vector<TracePiece> pieces;
+  int32_t left = scaled_row.input_len;
+  for (const int64_t id : scaled_row.hash_ids) {
+    if (left == 0) break;
+    const int32_t num_tokens = std::min(left, block_len);
+    pieces.push_back({mix_seed(kSalt, static_cast<uint64_t>(id)), num_tokens});
+    left -= num_tokens;
+  }
+  // The row's own key must meet no hash id's.
+  if (left > 0) pieces.push_back({mix_seed(mix_seed(~kSalt, 0), row), left});
+  return pieces;
+}
 
 // Another token for every request and position, so that answers are nobody's beginning.
 RoundDecision made_up(const RoundPlan& plan) {
@@ -97,6 +133,30 @@ class Replay {
 
 }  // namespace
 
+std::vector<TraceRow> parse_mooncake_trace(const std::string& text) {
+  std::vector<TraceRow> rows;
+  std::istringstream lines(text);
+  double first_s = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto row = nlohmann::json::parse(line);
+    const double time_s = row.at("timestamp").get<double>() / 1e3;
+    if (rows.empty()) first_s = time_s;
+    rows.push_back({time_s - first_s,
+                    row.at("input_length").get<int32_t>(),
+                    row.at("output_length").get<int32_t>(),
+                    row.at("hash_ids").get<std::vector<int64_t>>()});
+  }
+  return rows;
+}
+
+void scale_trace(double time_scale, double length_scale, std::vector<TraceRow>* rows) {
+  for (TraceRow& row : *rows) {
+    row.arrival_s *= time_scale;
+    row.input_len = scaled_length(row.input_len, length_scale);
+    row.output_len = scaled_length(row.output_len, length_scale);
+  }
+}
+
 std::vector<ReplayRequest> replay_requests(const std::vector<TraceRow>& scaled_rows,
                                            double length_scale,
                                            int32_t vocab_size) {
@@ -105,8 +165,7 @@ std::vector<ReplayRequest> replay_requests(const std::vector<TraceRow>& scaled_r
   std::vector<ReplayRequest> requests;
   for (const TraceRow& row : scaled_rows) {
     ReplayRequest request{.arrival_s = row.arrival_s, .output_len = std::max(1, row.output_len)};
-    const auto index = static_cast<int32_t>(requests.size());
-    for (const TracePiece& piece : trace_pieces(row, length_scale, 1, index)) {
+    for (const TracePiece& piece : trace_pieces(row, length_scale, requests.size())) {
       SeededDraws draws(piece.key, kWordStream);
       for (int32_t i = 0; i < piece.num_tokens; ++i)
         request.prompt.push_back(

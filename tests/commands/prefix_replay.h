@@ -6,12 +6,31 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "scheduler/batching/planner.h"
-#include "tests/commands/mooncake_trace.h"
 
 namespace outrider {
+
+// Tokens that one hash id of a Mooncake trace stands for.
+constexpr int32_t kTraceBlockTokens = 512;
+
+// A row of a Mooncake trace: when a request came, how long it was, and which beginnings it shares.
+struct TraceRow {
+  double arrival_s = 0;  // from the trace's first row
+  int32_t input_len = 0;
+  int32_t output_len = 0;
+  // The prompt's blocks of kTraceBlockTokens tokens; equal ids are equal tokens, so equal
+  // beginnings are prefixes that a server can reuse. Empty: nothing is known of the prompt.
+  std::vector<int64_t> hash_ids;
+};
+
+// JSON lines: {"timestamp": ms, "input_length", "output_length", "hash_ids"}. Throws on others.
+std::vector<TraceRow> parse_mooncake_trace(const std::string& text);
+
+// Arrivals times time_scale (0.1 = ten times as fast), lengths times length_scale (at least 1).
+void scale_trace(double time_scale, double length_scale, std::vector<TraceRow>* rows);
 
 struct ReplayRequest {
   double arrival_s = 0;  // ascending over the requests

@@ -79,7 +79,6 @@ TEST(PrefixReplay, ARequestThatCannotRunIsNamed) {
 }
 
 // ---- the recorded trace
-// ------------------------------------------------------------------------------------
 
 constexpr double kScale = 1.0 / 16;  // of lengths and times: as many requests run at once as did
 constexpr int32_t kTokensPerId = 32;

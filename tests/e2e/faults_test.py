@@ -123,9 +123,10 @@ class Divergence(unittest.TestCase):
 class LastWords(unittest.TestCase):
     """When a job ends under its clients each is told: an error event in its stream, or a 5xx."""
 
+    SLOW = ["--model", "sim:step_ms=20", "--max-model-len", "1024"]  # 900 tokens take 18 s
+
     def check(self, end, sentence, code):
-        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
-            # Without drafts: 900 rounds, of which none is near its end half a second after the first.
+        with Server(3, *self.SLOW, "--speculative-config.model", "sim:step_ms=2", recovery=False) as server:
             options = {"max_tokens": 900, "speculative": {"enabled": False}}
             body = {"prompt": PROMPTS[0], "ignore_eos": True, **options}
             with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -154,6 +155,20 @@ class LastWords(unittest.TestCase):
         # mpirun may tell the ranks to stop first, and a call may come after that.
         self.check(kill, r"the job has ended: rank 1 \(.*\) is (gone|lost)|the server is shutting down|draining", None)
 
+    def test_a_target_rank_dies_unseen_by_mpirun(self):
+        """Which leaves a zombie that still has its process id."""
+        with Server(2, *self.SLOW, "-tp", "2") as server:
+            events = server.events("/v1/completions", {"prompt": PROMPTS[0], "ignore_eos": True, "max_tokens": 900})
+            next(events)
+            rank_pid = server.rank_pids()[1]
+            os.kill(server.process.pid, signal.SIGSTOP)
+            os.kill(rank_pid, signal.SIGKILL)
+            errors = [event["error"]["message"] for event in events if "error" in event]
+            os.kill(server.process.pid, signal.SIGCONT)
+            server.wait_end()
+        self.assertEqual(len(errors), 1)
+        self.assertRegex(errors[0], r"the job has ended: rank 1 \(target\[1/2\] on \S+, process \d+\) is gone")
+
     def test_the_ranks_disagree(self):
         with Server(2, *PAIR[:2], recovery=False, fault="flip_decision:rank=1,round=60") as server:
             _, error = stream(server, PROMPTS[0], max_tokens=400)
@@ -168,7 +183,7 @@ class LastWords(unittest.TestCase):
         with Server(3, *DRAFTED_PAIR, recovery=False, environment=environment) as server:
             with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
                 answers = [pool.submit(stream, server, prompt, max_tokens=700) for prompt in PROMPTS]
-                while server.metric("outrider:rounds_total") < 10:
+                while server.metric("vllm:request_params_n_count") < len(PROMPTS):
                     time.sleep(0.005)
                 server.process.terminate()
                 for answer in answers:

@@ -2,7 +2,6 @@
 // NaN bytes, as in "whoever reads this before writing it will notice".
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,7 +12,6 @@
 #include "runtime/ops/cuda/op_table.h"
 #include "tests/emulated/device_memory.h"
 #include "tests/emulated/emulated.h"
-#include "tests/emulated/emulated_stream.h"
 
 namespace outrider::gpu::emulated {
 namespace {
@@ -175,7 +173,7 @@ void set_devices(const std::vector<DeviceInfo>& shown) {
 
 void set_work_time(WorkTime time) { work_time = time; }
 
-void enqueue(Stream& stream, std::function<void()> work) {
+void enqueue(Stream& stream, Work work) {
   static_cast<EmulatedStream&>(stream).add(std::move(work));
 }
 

@@ -10,8 +10,8 @@
 
 #include "runtime/base/numbers/exact_math.h"
 #include "runtime/ops/half.h"
-#include "tests/emulated/emulated_stream.h"
 #include "tests/emulated/machine.h"
+#include "tests/emulated/work_queue.h"
 
 #define OUTRIDER_KERNEL(...)
 #define OUTRIDER_DEVICE inline

@@ -9,9 +9,14 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/ops/gpu/device.h"
+
 namespace outrider::gpu::emulated {
 
 using Work = std::function<void()>;
+
+// Does the work, or records it. `stream` is one of an emulated device.
+void enqueue(Stream& stream, Work work);
 
 enum class WorkTime : uint8_t {
   kAtOnce,    // before add() returns

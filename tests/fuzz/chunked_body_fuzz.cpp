@@ -10,7 +10,8 @@ namespace {
 constexpr size_t kMaxBodyBytes = 1000;
 
 struct Outcome {
-  outrider::ChunkedBody::State state = outrider::ChunkedBody::State::kMore;
+  int status = 0;  // of the refusal; 0: none
+  bool is_done = false;
   std::string body;
   std::string rest;
 };
@@ -19,11 +20,15 @@ Outcome read_in_pieces(const std::string& bytes, size_t piece_bytes) {
   outrider::ChunkedBody reader(kMaxBodyBytes);
   Outcome out;
   size_t at = 0;
-  do {
-    out.rest += bytes.substr(at, piece_bytes);
-    at = std::min(at + piece_bytes, bytes.size());
-    out.state = reader.take(&out.rest, &out.body);
-  } while (out.state == outrider::ChunkedBody::State::kMore && at < bytes.size());
+  try {
+    do {
+      out.rest += bytes.substr(at, piece_bytes);
+      at = std::min(at + piece_bytes, bytes.size());
+      out.is_done = reader.take(&out.rest, &out.body);
+    } while (!out.is_done && at < bytes.size());
+  } catch (const outrider::ApiError& error) {
+    out.status = error.status();
+  }
   out.rest += bytes.substr(at);
   return out;
 }
@@ -31,16 +36,15 @@ Outcome read_in_pieces(const std::string& bytes, size_t piece_bytes) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using State = outrider::ChunkedBody::State;
   const std::string bytes(reinterpret_cast<const char*>(data), num_bytes);
   const Outcome whole = read_in_pieces(bytes, num_bytes + 1);
   for (const size_t piece_bytes : {size_t{1}, size_t{2}, size_t{7}}) {
     const Outcome pieces = read_in_pieces(bytes, piece_bytes);
-    FUZZ_CHECK(pieces.state == whole.state);
-    if (whole.state != State::kDone) continue;
+    FUZZ_CHECK(pieces.status == whole.status && pieces.is_done == whole.is_done);
+    if (!whole.is_done) continue;
     FUZZ_CHECK(pieces.body == whole.body);
     FUZZ_CHECK(pieces.rest == whole.rest);
   }
-  if (whole.state == State::kDone) FUZZ_CHECK(whole.body.size() <= kMaxBodyBytes);
+  if (whole.is_done) FUZZ_CHECK(whole.body.size() <= kMaxBodyBytes);
   return 0;
 }

@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   ServiceCall call;
   call.path = kPaths[input.byte() % std::size(kPaths)];
   call.body.text = input.rest();
-  ServiceReply reply = served.service.handle(std::move(call));
+  ServerResponse reply = served.service.handle(std::move(call));
   FUZZ_CHECK(reply.status < 500);
   while (reply.stream && reply.stream->next(&reply.body)) {
   }

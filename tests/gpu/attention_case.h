@@ -95,10 +95,7 @@ class AttentionCase {
     std::minstd_rand random(
         static_cast<unsigned>(((sequence * 4099 + position) * 131 + head) * 521 + d * 7 + 12345));
     random.discard(3);
-    const float value = std::uniform_real_distribution<float>(-2.0f, 2.0f)(random);
-    float rounded[1] = {};
-    narrow(shape_.type, rounded, 0, value);
-    return widen(shape_.type, rounded, 0);
+    return rounded(std::uniform_real_distribution<float>(-2.0f, 2.0f)(random), shape_.type);
   }
 
   struct Run {
@@ -267,14 +264,10 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   out.pull();
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t k = 0; k < shape_.width(); ++k) {
-      const size_t where = shape_.type == Type::kF32
-                               ? static_cast<size_t>(row) * width + static_cast<size_t>(k)
-                               : activation_offset(row, k, shape_.width());
-      result.rows.push_back(widen(shape_.type, out.host(), where));
+      result.rows.push_back(widen(shape_.type, out.host(), place(args.out, row, k)));
     }
     for (int32_t k = shape_.width(); k % kTileInner != 0 && shape_.type != Type::kF32; ++k) {
-      const size_t where = activation_offset(row, k, shape_.width());
-      result.padding_is_zero &= widen(shape_.type, out.host(), where) == 0.0f;
+      result.padding_is_zero &= widen(shape_.type, out.host(), place(args.out, row, k)) == 0.0f;
     }
   }
   return result;

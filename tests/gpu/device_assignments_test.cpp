@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/log.h"
-#include "runtime/ranks/loading/memory_requirements.h"
+#include "runtime/ranks/loading/gpu_memory.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "tests/base/error_sentence.h"
 #include "tests/emulated/emulated.h"

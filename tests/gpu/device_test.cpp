@@ -23,12 +23,8 @@ std::vector<uint8_t> random_bytes(size_t count, unsigned seed) {
   return bytes;
 }
 
-class DeviceTest : public ::testing::Test {
+class DeviceTest : public GpuTest {
  protected:
-  const OpTable& ops = test_backend().ops;
-  std::unique_ptr<Device> device = test_backend().open(0);
-  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-
   std::vector<uint8_t> contents(const Buffer& buffer) {
     std::vector<uint8_t> bytes(buffer.num_bytes());
     device->download_now(bytes.data(), buffer.data(), bytes.size());

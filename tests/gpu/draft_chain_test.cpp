@@ -8,8 +8,7 @@
 
 #include "runtime/ranks/draft/worker.h"
 #include "runtime/ranks/loading/model_loader.h"
-#include "tests/gpu/gpu_testing.h"
-#include "tests/ranks/engine_harness.h"
+#include "tests/gpu/job_case.h"
 
 namespace outrider::test {
 namespace {
@@ -125,11 +124,7 @@ void expect_same_blocks(Side& chained, Side& single, std::vector<Text> texts, un
   EXPECT_GT(num_tokens, 6 * texts.size());
 }
 
-class DraftChain : public ::testing::Test {
- protected:
-  void SetUp() override { set_gpu_provider(gpu::test_backend); }
-  void TearDown() override { set_gpu_provider(gpu::cuda_backend); }
-};
+using DraftChain = GpuJobs;
 
 SamplingParams with_noise(SamplingParams params) {
   params.noise_seed = 77;

@@ -6,29 +6,19 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/gpu/gpu_testing.h"
-#include "tests/ranks/engine_harness.h"
+#include "tests/gpu/job_case.h"
 
 namespace outrider::test {
 namespace {
 
 constexpr int kDraftLen = 3;
 
-class GpuRules : public ::testing::TestWithParam<VerifyMode> {
- protected:
-  void SetUp() override { set_gpu_provider(gpu::test_backend); }
-  void TearDown() override { set_gpu_provider(gpu::cuda_backend); }
-};
+class GpuRules : public GpuJobs, public ::testing::WithParamInterface<VerifyMode> {};
 
 // The text of standard and block depends on the drafts, so every round gets a whole one.
 RunConfig config_of(int num_targets, const std::string& device) {
-  RunConfig config = embedded_config(num_targets, kDraftLen);
-  config.device = device;
-  config.activation_dtype = "float32";
-  config.max_model_len = 96;
+  RunConfig config = small_config(num_targets, kDraftLen, device);
   config.max_num_seqs = 1;
-  config.max_num_batched_tokens = 64;
-  config.kv_cache_memory_bytes = 8 << 20;
   config.speculative.async_drafting = "off";
   config.speculative.draft_patience_s = 100;
   return config;

@@ -8,28 +8,12 @@
 #include "runtime/ranks/target/device_row_scanner.h"
 #include "runtime/ranks/target/logit_scanner.h"
 #include "tests/base/error_sentence.h"
-#include "tests/gpu/gpu_testing.h"
-#include "tests/ranks/engine_harness.h"
+#include "tests/gpu/job_case.h"
 
 namespace outrider::test {
 namespace {
 
-class GpuEngine : public ::testing::Test {
- protected:
-  void SetUp() override { set_gpu_provider(gpu::test_backend); }
-  void TearDown() override { set_gpu_provider(gpu::cuda_backend); }
-};
-
-RunConfig small_config(int num_targets, int draft_len, const std::string& device) {
-  RunConfig config = embedded_config(num_targets, draft_len);
-  config.device = device;
-  config.activation_dtype = "float32";
-  config.max_model_len = 96;
-  config.max_num_seqs = 2;
-  config.max_num_batched_tokens = 64;
-  config.kv_cache_memory_bytes = 8 << 20;
-  return config;
-}
+using GpuEngine = GpuJobs;
 
 std::vector<Ask> asks() {
   SamplingParams edited = seeded(0.9f, 11, 8);

@@ -282,9 +282,6 @@ class ExpertProducts : public Experts, public ::testing::WithParamInterface<Kind
   static std::vector<Sizes> sizes() {
     return {{1, 0, 8, kExperts, 2}, {13, 0, 16, kExperts, 3}, {70, 32, 48, kExperts, 4}};
   }
-  size_t place(const Activations& in, int32_t row, int32_t k) const {
-    return in.type == Type::kF32 ? at(row, in.n, k) : activation_offset(row, k, in.n);
-  }
 };
 
 TEST_P(ExpertProducts, GateAndUpHaveTheBitsOfEachMatrixByItself) {

@@ -9,7 +9,6 @@
 
 #include "runtime/base/error.h"
 #include "tests/emulated/emulated.h"
-#include "tests/emulated/emulated_stream.h"
 #include "tests/gpu/wrapped_device.h"
 
 namespace outrider::test {

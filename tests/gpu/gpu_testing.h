@@ -4,6 +4,8 @@
 // DeviceArray, or Shared where it must be pinned.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "runtime/ops/gpu/backend.h"
+#include "runtime/ops/gpu/tiles.h"
 #include "runtime/ops/half.h"
 
 namespace outrider::gpu {
@@ -44,6 +47,13 @@ class LateWork {
   ~LateWork() { do_work_late(false); }
   LateWork(const LateWork&) = delete;
   LateWork& operator=(const LateWork&) = delete;
+};
+
+class GpuTest : public ::testing::Test {
+ protected:
+  const OpTable& ops = test_backend().ops;
+  std::unique_ptr<Device> device = test_backend().open(0);
+  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
 };
 
 // Device memory with a copy in host memory; push() and pull() make them equal, when no launch is
@@ -79,6 +89,30 @@ class DeviceArray {
   Device* device_ = nullptr;
   std::vector<T> host_;
   Buffer buffer_;
+};
+
+// All rows of a step, with their places in the pages.
+struct TestStep {
+  TestStep(Device& device,
+           const std::vector<int32_t>& positions_of_rows,
+           const std::vector<int32_t>& sequences_of_rows,
+           const std::vector<int32_t>& block_tables,
+           int32_t table_stride,
+           int32_t num_rows)
+      : counts(device, {{.num_rows = num_rows}}),
+        positions(device, positions_of_rows),
+        sequences(device, sequences_of_rows),
+        tables(device, block_tables),
+        view{.counts = counts.device(),
+             .positions = positions.device(),
+             .sequence_of_row = sequences.device(),
+             .block_tables = tables.device(),
+             .table_stride = table_stride} {}
+  DeviceArray<StepCounts> counts;
+  DeviceArray<int32_t> positions;
+  DeviceArray<int32_t> sequences;
+  DeviceArray<int32_t> tables;
+  StepView view;
 };
 
 // Pinned memory, which the test and copies see under one address. On a real device what a stream
@@ -137,6 +171,20 @@ inline void narrow(Type type, void* data, size_t at, float value) {
     static_cast<uint16_t*>(data)[at] =
         type == Type::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
   }
+}
+
+// As `type` (not kE4M3) holds it.
+inline float rounded(float value, Type type) {
+  float bits = 0;
+  narrow(type, &bits, 0, value);
+  return widen(type, &bits, 0);
+}
+
+// Where element (row, k) of a product's input lies.
+inline size_t place(const Activations& in, int32_t row, int32_t k) {
+  return in.type == Type::kF32
+             ? static_cast<size_t>(row) * static_cast<size_t>(in.n) + static_cast<size_t>(k)
+             : activation_offset(row, k, in.n);
 }
 
 }  // namespace outrider::gpu

@@ -1,8 +1,9 @@
-// Whole jobs of the embedded pair on GPUs under strict numerics, for tests that hold several target
+// Whole jobs of the embedded pair on GPUs; under strict numerics for tests that hold several target
 // ranks, threads or processes, against one.
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <bit>
 #include <cstdlib>
@@ -14,15 +15,28 @@
 
 namespace outrider::test {
 
-inline RunConfig gpu_job_config(int num_targets, const std::string& device_sums) {
-  RunConfig config = embedded_config(num_targets, 0);
-  config.device = "cuda";
+class GpuJobs : public ::testing::Test {
+ protected:
+  void SetUp() override { set_gpu_provider(gpu::test_backend); }
+  void TearDown() override { set_gpu_provider(gpu::cuda_backend); }
+};
+
+inline RunConfig small_config(int num_targets, int draft_len, const std::string& device) {
+  RunConfig config = embedded_config(num_targets, draft_len);
+  config.device = device;
   config.activation_dtype = "float32";
+  config.max_model_len = 96;
+  config.max_num_seqs = 2;
+  config.max_num_batched_tokens = 64;
+  config.kv_cache_memory_bytes = 8 << 20;
+  return config;
+}
+
+inline RunConfig gpu_job_config(int num_targets, const std::string& device_sums) {
+  RunConfig config = small_config(num_targets, 0, "cuda");
   config.numerics = "strict";
   config.max_model_len = 128;
-  config.max_num_seqs = 2;
   config.max_num_batched_tokens = 24;  // prompts in pieces
-  config.kv_cache_memory_bytes = 8 << 20;
   config.device_sums = device_sums;
   return config;
 }

@@ -3,11 +3,10 @@
 // the job ends and says which.
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 #include "tests/comm/processes.h"
 #include "tests/gpu/job_case.h"
 #include "tests/gpu/nccl_ways.h"
+#include "tests/gpu/process_member.h"
 
 namespace outrider::test {
 namespace {
@@ -116,19 +115,12 @@ TEST_P(JobProcesses, EndWithTheNameOfAKilledTarget) {
         return "the job went on to its end";
       });
   if (is_refused_by_nccl(ended)) GTEST_SKIP() << ended[0].error << "\n" << ended[0].output;
-  EXPECT_EQ(ended[1].signal, SIGKILL) << ended[1].output;
-  EXPECT_FALSE(ended[1].is_late);
+  expect_killed(ended);
   EXPECT_EQ(ended[0].exit_code, kExitAborted) << ended[0].answer << ended[0].error;
   EXPECT_NE(ended[0].output.find("rank 1 (process "), std::string::npos) << ended[0].output;
   EXPECT_NE(ended[0].output.find(") is gone"), std::string::npos) << ended[0].output;
   if (job.has_draft) {
     EXPECT_FALSE(ended[2].is_late) << ended[2].output;
-  }
-  for (const size_t r : {0, 2}) {
-    if (r >= ended.size()) continue;
-    std::printf("rank %zu ended %.0f ms after rank 1 had died\n",
-                r,
-                1000 * (ended[r].ended_s - ended[1].ended_s));
   }
 }
 

@@ -22,13 +22,11 @@ struct Turned {
   bool norms_values = false;
 };
 
-class RopeWrite : public ::testing::TestWithParam<Turned> {};
-
-class LatentOps : public ::testing::TestWithParam<Type> {
- protected:
-  std::unique_ptr<Device> device = test_backend().open(0);
-  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-};
+class RopeWrite : public GpuTest, public ::testing::WithParamInterface<Turned> {};
+class LatentOps : public GpuTest, public ::testing::WithParamInterface<Type> {};
+class KvBlocks : public GpuTest, public ::testing::WithParamInterface<Type> {};
+using RopeWriteOfKeys = GpuTest;
+using RopeWriteOfQueries = GpuTest;
 
 constexpr int32_t kHeads = 6;
 constexpr int32_t kKvHeads = 2;
@@ -41,6 +39,10 @@ constexpr size_t kWidth = size_t{kAllHeads} * kHeadDim;
 constexpr AllHeads kModel = {kHeads + 2, kKvHeads + 1};
 constexpr int64_t kModelHeads = kModel.n_heads + kModel.n_kv_heads;
 
+KvView pages_of(Type type, void* keys, void* values) {
+  return {keys, values, type, kNumBlocks, kKvHeads, kBlockSize, kHeadDim};
+}
+
 float growth(int32_t position) { return 1.0f + 0.1f * static_cast<float>(position); }
 
 // As the CPU's ops do it.
@@ -50,7 +52,7 @@ void norm_heads(const ops::HeadRows& x,
                 bool keys) {
   ops::Context ctx(1);
   if (norm == HeadNorm::kHead) {
-    ops::rms_norm_heads(ctx, x.data, x.rows, x.stride, x.n_heads, x.head_dim, weight.data(), 1e-6f);
+    ops::rms_norm_heads(ctx, x, weight.data(), 1e-6f);
   } else if (norm == HeadNorm::kOwnHead) {
     ops::layer_norm_heads(ctx, x, weight.data(), 1e-6f);
   } else {  // the other rank's squares are left out
@@ -92,11 +94,7 @@ std::vector<float> expected_rows(std::vector<float> rows,
     of_rows.insert(of_rows.end(), from, from + turned.rotary_dim);
   }
   ops::rope(ctx,
-            rows.data(),
-            num_rows,
-            kWidth,
-            kHeads + kKvHeads,
-            kHeadDim,
+            {rows.data(), num_rows, kWidth, kHeads + kKvHeads, kHeadDim},
             {of_rows.data(), turned.rotary_dim, turned.interleaved});
   std::vector<float> factors;
   for (const int32_t position : positions) factors.push_back(growth(position));
@@ -106,12 +104,7 @@ std::vector<float> expected_rows(std::vector<float> rows,
 
 TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   const Turned& turned = GetParam();
-  const std::unique_ptr<Device> device = test_backend().open(0);
-  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{17, 18, 3});
-  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
-  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
-  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
+  const TestStep step(*device, {17, 18, 3}, {0, 0, 1}, {4, 0, 2, 1, -1, -1}, 3, 3);
   const DeviceArray<float> qkv(*device, random_floats(3 * kWidth, 21));
   const DeviceArray<float> q_norm(*device, random_floats(kHeads * kHeadDim, 22));
   const DeviceArray<float> k_norm(*device, random_floats(kKvHeads * kHeadDim, 23));
@@ -119,11 +112,6 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   for (int32_t position = 0; position < 20; ++position) growths.push_back(growth(position));
   const DeviceArray<float> factors(*device, growths);
   DeviceArray<float> squares(*device, std::vector<float>(4 * kModelHeads, NAN));
-  const StepView step = {.counts = counts.device(),
-                         .positions = positions.device(),
-                         .sequence_of_row = sequences.device(),
-                         .block_tables = tables.device(),
-                         .table_stride = 3};
   const DeviceArray<float> angles(*device,
                                   random_floats(static_cast<size_t>(20 * turned.rotary_dim), 24));
   const size_t page_elements = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
@@ -131,41 +119,35 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   DeviceArray<uint8_t> values(*device, page_elements * type_bytes(turned.type));
   DeviceArray<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
   for (auto* memory : {&keys, &values, &queries}) memory->poison();
-  test_backend().ops.head_squares(*stream,
-                                  {.sums = squares.device(),
-                                   .qkv = qkv.device(),
-                                   .all = kModel,
-                                   .first_head = kModel.n_heads - kHeads,
-                                   .first_kv_head = kModel.n_kv_heads - kKvHeads,
-                                   .n_heads = kHeads,
-                                   .n_kv_heads = kKvHeads,
-                                   .n_summed_kv_heads = kKvHeads,
-                                   .head_dim = kHeadDim,
-                                   .max_rows = 4,
-                                   .step = step});
-  test_backend().ops.rope_write(*stream,
-                                {.qkv = qkv.device(),
-                                 .q_norm = turned.normed ? q_norm.device() : nullptr,
-                                 .k_norm = turned.normed ? k_norm.device() : nullptr,
-                                 .v_norm = turned.norms_values ? q_norm.device() : nullptr,
-                                 .eps = 1e-6f,
-                                 .to = {.queries = queries.device(),
-                                        .n_heads = kHeads,
-                                        .kv = {keys.device(),
-                                               values.device(),
-                                               turned.type,
-                                               kNumBlocks,
-                                               kKvHeads,
-                                               kBlockSize,
-                                               kHeadDim},
-                                        .rotary = {angles.device(), turned.rotary_dim}},
-                                 .max_rows = 4,
-                                 .step = step,
-                                 .norm = turned.norm,
-                                 .squares = squares.device(),
-                                 .all = kModel,
-                                 .interleaved = turned.interleaved,
-                                 .query_factors = turned.grows ? factors.device() : nullptr});
+  ops.head_squares(*stream,
+                   {.sums = squares.device(),
+                    .qkv = qkv.device(),
+                    .all = kModel,
+                    .first_head = kModel.n_heads - kHeads,
+                    .first_kv_head = kModel.n_kv_heads - kKvHeads,
+                    .n_heads = kHeads,
+                    .n_kv_heads = kKvHeads,
+                    .n_summed_kv_heads = kKvHeads,
+                    .head_dim = kHeadDim,
+                    .max_rows = 4,
+                    .step = step.view});
+  ops.rope_write(*stream,
+                 {.qkv = qkv.device(),
+                  .q_norm = turned.normed ? q_norm.device() : nullptr,
+                  .k_norm = turned.normed ? k_norm.device() : nullptr,
+                  .v_norm = turned.norms_values ? q_norm.device() : nullptr,
+                  .eps = 1e-6f,
+                  .to = {.queries = queries.device(),
+                         .n_heads = kHeads,
+                         .kv = pages_of(turned.type, keys.device(), values.device()),
+                         .rotary = {angles.device(), turned.rotary_dim}},
+                  .max_rows = 4,
+                  .step = step.view,
+                  .norm = turned.norm,
+                  .squares = squares.device(),
+                  .all = kModel,
+                  .interleaved = turned.interleaved,
+                  .query_factors = turned.grows ? factors.device() : nullptr});
   stream->wait();
   for (auto* memory : {&keys, &values, &queries}) memory->pull();
 
@@ -173,7 +155,7 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
     return std::vector(shared.host(), shared.host() + shared.size());
   };
   const std::vector<float> expected = expected_rows(
-      vector(qkv), vector(positions), vector(angles), vector(q_norm), vector(k_norm), turned);
+      vector(qkv), vector(step.positions), vector(angles), vector(q_norm), vector(k_norm), turned);
   const double tolerance = turned.type == Type::kF32 ? 1e-6 : 4e-3;
   const int32_t blocks[] = {2, 2, 1};  // of the rows, by the tables
   size_t num_written = 0;
@@ -188,7 +170,7 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
         const bool is_key = head < kHeads + kKvHeads;
         const int32_t kv_head = (head - kHeads) % kKvHeads;
         const int32_t slot =
-            (blocks[row] * kKvHeads + kv_head) * kBlockSize + positions[row] % kBlockSize;
+            (blocks[row] * kKvHeads + kv_head) * kBlockSize + step.positions[row] % kBlockSize;
         found = widen(turned.type,
                       is_key ? keys.host() : values.host(),
                       static_cast<size_t>(slot) * kHeadDim + d);
@@ -227,14 +209,9 @@ INSTANTIATE_TEST_SUITE_P(Types,
                                            Turned{Type::kF16, true, 0, false, false, kAll}));
 
 // Where values are keys they have the bits that a projection of their own would have given.
-TEST(RopeWriteOfKeys, WritesThemAsValuesToo) {
-  const std::unique_ptr<Device> device = test_backend().open(0);
-  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+TEST_F(RopeWriteOfKeys, WritesThemAsValuesToo) {
   constexpr size_t kShort = size_t{kHeads + kKvHeads} * kHeadDim;
-  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 9});
-  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0});
-  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 2});
-  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  const TestStep step(*device, {5, 9}, {0, 0}, {4, 2}, 2, 2);
   const DeviceArray<float> angles(*device, random_floats(size_t{10} * kHeadDim, 32));
   const DeviceArray<float> norm(*device, random_floats(kHeadDim, 33));
   const DeviceArray<float> ones(*device, std::vector<float>(kHeadDim, 1.0f));
@@ -252,29 +229,19 @@ TEST(RopeWriteOfKeys, WritesThemAsValuesToo) {
     DeviceArray<float> queries(*device, size_t{2} * kHeads * kHeadDim);
     DeviceArray<float> keys(*device, kPages);
     DeviceArray<float> values(*device, kPages);
-    test_backend().ops.rope_write(*stream,
-                                  {.qkv = qkv,
-                                   .q_norm = norm.device(),
-                                   .k_norm = norm.device(),
-                                   .v_norm = ones.device(),
-                                   .eps = 1e-6f,
-                                   .to = {.queries = queries.device(),
-                                          .n_heads = kHeads,
-                                          .kv = {keys.device(),
-                                                 values.device(),
-                                                 Type::kF32,
-                                                 kNumBlocks,
-                                                 kKvHeads,
-                                                 kBlockSize,
-                                                 kHeadDim},
-                                          .rotary = {angles.device(), kHeadDim}},
-                                   .max_rows = 2,
-                                   .step = {.counts = counts.device(),
-                                            .positions = positions.device(),
-                                            .sequence_of_row = sequences.device(),
-                                            .block_tables = tables.device(),
-                                            .table_stride = 2},
-                                   .k_is_v = k_is_v});
+    ops.rope_write(*stream,
+                   {.qkv = qkv,
+                    .q_norm = norm.device(),
+                    .k_norm = norm.device(),
+                    .v_norm = ones.device(),
+                    .eps = 1e-6f,
+                    .to = {.queries = queries.device(),
+                           .n_heads = kHeads,
+                           .kv = pages_of(Type::kF32, keys.device(), values.device()),
+                           .rotary = {angles.device(), kHeadDim}},
+                    .max_rows = 2,
+                    .step = step.view,
+                    .k_is_v = k_is_v});
     stream->wait();
     std::vector<float> all = queries.pull();
     for (DeviceArray<float>* pages : {&keys, &values}) {
@@ -287,9 +254,7 @@ TEST(RopeWriteOfKeys, WritesThemAsValuesToo) {
 }
 
 // Of a layer that reads another's keys and values.
-TEST(RopeWriteOfQueries, WritesNothingElse) {
-  const std::unique_ptr<Device> device = test_backend().open(0);
-  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+TEST_F(RopeWriteOfQueries, WritesNothingElse) {
   const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 6});
   const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
   const DeviceArray<float> rows(*device, random_floats(size_t{2} * kHeads * kHeadDim, 31));
@@ -298,8 +263,7 @@ TEST(RopeWriteOfQueries, WritesNothingElse) {
                       .n_heads = kHeads,
                       .kv = {.type = Type::kF32, .n_kv_heads = 0, .head_dim = kHeadDim}};
   const StepView step = {.counts = counts.device(), .positions = positions.device()};
-  test_backend().ops.rope_write(*stream,
-                                {.qkv = rows.device(), .to = to, .max_rows = 2, .step = step});
+  ops.rope_write(*stream, {.qkv = rows.device(), .to = to, .max_rows = 2, .step = step});
   stream->wait();
   EXPECT_EQ(queries.pull(), std::vector<float>(rows.host(), rows.host() + rows.size()));
 }
@@ -329,9 +293,9 @@ TEST_P(LatentOps, MultiplyEachHeadByItsOwnMatrix) {
                           .query_dim = kHeadDim,
                           .max_rows = kRows,
                           .step = {.counts = counts.device()}};
-  test_backend().ops.head_product(*stream, args);
+  ops.head_product(*stream, args);
   args.out = {out.device(), Type::kF32, kHeads * kOut};
-  test_backend().ops.head_product(*stream, args);
+  ops.head_product(*stream, args);
   stream->wait();
   queries.pull();
   out.pull();
@@ -358,10 +322,7 @@ TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
   constexpr int32_t kQueryDim = 20;
   constexpr int32_t kLatent = kHeadDim - kTurned;
   const std::vector<int32_t> at = {17, 18, 3};
-  const DeviceArray<int32_t> positions(*device, at);
-  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
-  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
-  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
+  const TestStep step(*device, at, {0, 0, 1}, {4, 0, 2, 1, -1, -1}, 3, 3);
   const DeviceArray<float> angles(*device, random_floats(size_t{20} * kTurned, 43));
   const DeviceArray<float> q(*device, random_floats(size_t{3} * kHeads * kQueryDim, 44));
   const DeviceArray<float> k(*device, random_floats(size_t{3} * kHeadDim, 45));
@@ -373,23 +334,19 @@ TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
     for (auto* memory : {&keys, &queries}) memory->poison();
     const KvView kv = {
         keys.device(), keys.device(), GetParam(), kNumBlocks, 1, kBlockSize, kHeadDim};
-    test_backend().ops.latent_write(*stream,
-                                    {.queries = q.device(),
-                                     .query_dim = kQueryDim,
-                                     .keys = k.device(),
-                                     .k_norm = k_norm.device(),
-                                     .eps = 1e-6f,
-                                     .interleaved = interleaved,
-                                     .to = {.queries = queries.device(),
-                                            .n_heads = kHeads,
-                                            .kv = kv,
-                                            .rotary = {angles.device(), kTurned}},
-                                     .max_rows = 4,
-                                     .step = {.counts = counts.device(),
-                                              .positions = positions.device(),
-                                              .sequence_of_row = sequences.device(),
-                                              .block_tables = tables.device(),
-                                              .table_stride = 3}});
+    ops.latent_write(*stream,
+                     {.queries = q.device(),
+                      .query_dim = kQueryDim,
+                      .keys = k.device(),
+                      .k_norm = k_norm.device(),
+                      .eps = 1e-6f,
+                      .interleaved = interleaved,
+                      .to = {.queries = queries.device(),
+                             .n_heads = kHeads,
+                             .kv = kv,
+                             .rotary = {angles.device(), kTurned}},
+                      .max_rows = 4,
+                      .step = step.view});
     stream->wait();
     for (auto* memory : {&keys, &queries}) memory->pull();
     std::vector<float> of_rows;
@@ -400,12 +357,12 @@ TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
     ops::Context ctx(1);
     const ops::RowAngles turn = {of_rows.data(), kTurned, interleaved};
     std::vector<float> expected_k(k.host(), k.host() + k.size());
-    ops::rope(ctx, expected_k.data(), 3, kHeadDim, 1, kHeadDim, turn);
+    ops::rope(ctx, {expected_k.data(), 3, kHeadDim, 1, kHeadDim}, turn);
     ops::rms_norm_heads(
-        ctx, expected_k.data() + kTurned, 3, kHeadDim, 1, kLatent, k_norm.host(), 1e-6f);
+        ctx, {expected_k.data() + kTurned, 3, kHeadDim, 1, kLatent}, k_norm.host(), 1e-6f);
     std::vector<float> expected_q(q.host(), q.host() + q.size());
     float* const turning = expected_q.data() + kQueryDim - kTurned;
-    ops::rope(ctx, turning, 3, kHeads * kQueryDim, kHeads, kQueryDim, turn);
+    ops::rope(ctx, {turning, 3, kHeads * kQueryDim, kHeads, kQueryDim}, turn);
     const double tolerance = GetParam() == Type::kF32 ? 1e-6 : 4e-3;
     const int32_t blocks[] = {2, 2, 1};  // of the rows, by the tables
     for (size_t row = 0; row < 3; ++row) {
@@ -433,12 +390,7 @@ TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
 
 INSTANTIATE_TEST_SUITE_P(Types, LatentOps, ::testing::Values(Type::kF32, Type::kBF16, Type::kF16));
 
-class KvBlocks : public ::testing::TestWithParam<Type> {};
-
 TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
-  const std::unique_ptr<Device> device = test_backend().open(0);
-  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-  const OpTable& ops = test_backend().ops;
   constexpr size_t kPerBlock = size_t{kKvHeads} * kBlockSize * kHeadDim;
   const size_t block_bytes = kPerBlock * type_bytes(GetParam());
   DeviceArray<uint8_t> keys(*device, kNumBlocks * block_bytes);
@@ -448,8 +400,7 @@ TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
     narrow(GetParam(), values.host(), i, -1.0f - static_cast<float>(i % 89));
   }
   for (const auto* memory : {&keys, &values}) memory->push();
-  const KvView kv = {
-      keys.device(), values.device(), GetParam(), kNumBlocks, kKvHeads, kBlockSize, kHeadDim};
+  const KvView kv = pages_of(GetParam(), keys.device(), values.device());
   const DeviceArray<int32_t> cleared(*device, std::vector<int32_t>{4, 1});
   const DeviceArray<int32_t> poisoned(*device, std::vector<int32_t>{0});
   ops.copy_block(*stream, {.kv = kv, .from = 2, .to = 3});

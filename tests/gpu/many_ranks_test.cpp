@@ -12,16 +12,10 @@
 namespace outrider::test {
 namespace {
 
-class ManyRanks : public ::testing::Test {
+class ManyRanks : public GpuJobs {
  protected:
-  void SetUp() override {
-    set_gpu_provider(gpu::test_backend);
-    unsetenv("OUTRIDER_NCCL");
-  }
-  void TearDown() override {
-    set_gpu_provider(gpu::cuda_backend);
-    unsetenv("OUTRIDER_NCCL");
-  }
+  ManyRanks() { unsetenv("OUTRIDER_NCCL"); }
+  ~ManyRanks() override { unsetenv("OUTRIDER_NCCL"); }
 };
 
 TEST_F(ManyRanks, HaveTheBitsOfOne) {

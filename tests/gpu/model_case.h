@@ -49,7 +49,7 @@ struct CaseModel {
             GpuWeightFormat format,
             bool enforce_eager) {
     std::shared_ptr<const GpuWeights> weights =
-        upload_weights(*device, config, shard, std::move(host), format, 1);
+        upload_weights(*device, config, shard, std::move(host), format);
     weight_bytes = weights->num_bytes;
     group = host_group.size() == 1 ? make_solo_device_group(ops)
                                    : make_staged_device_group(*device, ops, host_group, 5000);

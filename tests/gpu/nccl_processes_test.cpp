@@ -3,13 +3,10 @@
 // whose members then are processes, too.
 #include <gtest/gtest.h>
 
-#include <csignal>
-
 #include "runtime/comm/device/nccl_group.h"
 #include "runtime/comm/device/nccl_library.h"
-#include "tests/comm/device_group_checks.h"
-#include "tests/comm/processes.h"
 #include "tests/gpu/nccl_ways.h"
+#include "tests/gpu/process_member.h"
 
 namespace outrider::test {
 namespace {
@@ -39,23 +36,14 @@ class NcclProcesses : public ::testing::TestWithParam<Shape> {
 // test's own shows that it is not needed. NCCL itself may say nothing of a dead rank before it.
 double limit_s() { return gpu::is_emulated() ? 1000 : 4; }
 
-// A rank with its place in the group.
-struct Member {
-  std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<gpu::Stream> stream;
-  std::unique_ptr<TargetGroup> over_host;
-  std::unique_ptr<DeviceGroup> group;
-
-  Member(SocketWorld& world, NcclWay way) {
-    set_nccl_way(way, world.rank());
-    device = gpu::test_backend().open(0);
-    stream = device->make_stream(gpu::Priority::kNormal);
-    over_host = world.make_target_group(world.size());
-    NcclOptions options = {.max_count = kMaxCount, .limit_s = limit_s(), .init_limit_s = 30};
-    options.check_alive = [&world] { world.check_alive(world.size()); };
-    group = make_nccl_group(*device, gpu::test_backend(), *over_host, options);
-  }
-};
+ProcessMember member_of(SocketWorld& world, NcclWay way) {
+  set_nccl_way(way, world.rank());
+  ProcessMember member(world);
+  NcclOptions options = {.max_count = kMaxCount, .limit_s = limit_s(), .init_limit_s = 30};
+  options.check_alive = [&world] { world.check_alive(world.size()); };
+  member.group = make_nccl_group(*member.device, gpu::test_backend(), *member.over_host, options);
+  return member;
+}
 
 // Of which every sum is exact, in whatever order.
 std::vector<float> whole_numbers(int rank, unsigned draw, size_t count) {
@@ -66,7 +54,7 @@ std::vector<float> whole_numbers(int rank, unsigned draw, size_t count) {
   return values;
 }
 
-std::vector<float> sum_of_group(Member& member, std::vector<float> values, Fold fold) {
+std::vector<float> sum_of_group(ProcessMember& member, std::vector<float> values, Fold fold) {
   const size_t num_bytes = values.size() * sizeof(float);
   const gpu::Buffer on_device(*member.device, num_bytes);
   member.device->upload_now(on_device.data(), values.data(), num_bytes);
@@ -78,7 +66,7 @@ std::vector<float> sum_of_group(Member& member, std::vector<float> values, Fold 
 
 // Bits where the order is ours: in a tree, and of two ranks in any order. NCCL's own order of three
 // is nobody's business.
-void check_all_sums(Member& member) {
+void check_all_sums(ProcessMember& member) {
   DeviceGroup& group = *member.group;
   unsigned draw = 1;
   for (const size_t count : {size_t{150}, size_t{1}, size_t{64}, size_t{2001}}) {
@@ -101,24 +89,6 @@ void check_all_sums(Member& member) {
   }
 }
 
-// The fake sums as it is called: nothing of it can be recorded.
-void check_replays(Member& member) {
-  if (gpu::is_emulated()) return;
-  DeviceGroup& group = *member.group;
-  const gpu::Buffer values(*member.device, kMaxCount * sizeof(float));
-  member.stream->begin_recording();
-  group.all_reduce_sum(*member.stream, values.as<float>(), kMaxCount, Fold::kTree);
-  const auto graph = member.stream->end_recording();
-  for (unsigned draw = 1000; draw < 1010; ++draw) {
-    std::vector<float> host = values_of(group.rank(), draw, kMaxCount);
-    member.device->upload_now(values.data(), host.data(), kMaxCount * sizeof(float));
-    member.stream->replay(*graph);
-    group.wait(*member.stream);
-    member.device->download_now(host.data(), values.data(), kMaxCount * sizeof(float));
-    EXPECT_EQ(first_difference(host, expected_sum(group.size(), draw, kMaxCount, Fold::kTree)), -1);
-  }
-}
-
 // That a way does not work on this machine is no fault of ours.
 bool is_refused(const std::vector<EndedRank>& ended) {
   return !gpu::is_emulated() && ended[0].error.find("NCCL cannot be used") == 0;
@@ -126,7 +96,7 @@ bool is_refused(const std::vector<EndedRank>& ended) {
 
 TEST_P(NcclProcesses, Sum) {
   const auto ended = run_in_processes(GetParam().num_ranks, kMostS, [&](SocketWorld& world) {
-    Member member(world, GetParam().way);
+    ProcessMember member = member_of(world, GetParam().way);
     check_all_sums(member);
     check_sum_and_norm(*member.group,
                        *member.device,
@@ -137,7 +107,8 @@ TEST_P(NcclProcesses, Sum) {
                        [&](int, unsigned draw, size_t count, Fold fold) {
                          return sum_of_group(member, values_of(world.rank(), draw, count), fold);
                        });
-    check_replays(member);
+    // The fake sums as it is called: nothing of it can be recorded.
+    if (!gpu::is_emulated()) check_replays(member, kMaxCount, 10);
     meeting_of (*member.over_host)();
     return member.group->name();
   });
@@ -147,35 +118,17 @@ TEST_P(NcclProcesses, Sum) {
 }
 
 TEST_P(NcclProcesses, NameOneThatIsKilledInTheMidstOfSums) {
-  const auto ended =
-      run_in_processes(GetParam().num_ranks, kMostS, [&](SocketWorld& world) -> std::string {
-        Member member(world, GetParam().way);
-        if (world.rank() == 1) die_at_count(world, 20);
-        const gpu::Buffer values(*member.device, kMaxCount * sizeof(float));
-        try {
-          while (true) {
-            const std::vector<float> ones(kMaxCount, 1.0f);
-            member.device->upload_now(values.data(), ones.data(), kMaxCount * sizeof(float));
-            member.group->all_reduce_sum(
-                *member.stream, values.as<float>(), kMaxCount, Fold::kTree);
-            member.group->wait(*member.stream);
-            if (world.rank() == 0) ++world.board().count;
-          }
-        } catch (const Error& error) {
-          return error.what();
-        }
-      });
+  const auto ended = run_in_processes(GetParam().num_ranks, kMostS, [&](SocketWorld& world) {
+    ProcessMember member = member_of(world, GetParam().way);
+    return sums_until_error(world, member, Fold::kTree);
+  });
   if (is_refused(ended)) GTEST_SKIP() << ended[0].error << "\n" << ended[0].output;
-  EXPECT_EQ(ended[1].signal, SIGKILL) << ended[1].output;
-  EXPECT_FALSE(ended[1].is_late);
+  expect_killed(ended);
   for (size_t r = 0; r < ended.size(); ++r) {
     if (r == 1) continue;
     expect_fine({ended[r]});
     EXPECT_EQ(ended[r].answer.substr(0, 16), "rank 1 (process ") << ended[r].answer;
     EXPECT_NE(ended[r].answer.find(") is gone"), std::string::npos) << ended[r].answer;
-    std::printf("rank %zu ended %.0f ms after rank 1 had died\n",
-                r,
-                1000 * (ended[r].ended_s - ended[1].ended_s));
   }
 }
 

@@ -12,17 +12,9 @@
 
 #include "runtime/ops/gpu/float8.h"
 #include "runtime/ops/gpu/tiles.h"
-#include "runtime/ops/half.h"
 #include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {
-
-// As `type` (not kE4M3) holds it.
-inline float rounded(float value, Type type) {
-  float bits = 0;
-  narrow(type, &bits, 0, value);
-  return widen(type, &bits, 0);
-}
 
 // [rows, n] normal values that `type` (not kE4M3) holds exactly.
 struct Table {
@@ -161,11 +153,12 @@ class TestInputs {
     activations = {data_.device(), type, values.n};
     data_.poison();
     for (int32_t row = 0; row < values.rows; ++row) {
-      for (int32_t k = 0; k < values.n; ++k)
-        narrow(type, data_.host(), at(row, k), values.at(row, k));
+      for (int32_t k = 0; k < values.n; ++k) {
+        narrow(type, data_.host(), place(activations, row, k), values.at(row, k));
+      }
       if (type == Type::kF32) continue;
       for (int32_t k = values.n; k < padded(values.n, kTileInner); ++k) {
-        narrow(type, data_.host(), at(row, k), 0.0f);
+        narrow(type, data_.host(), place(activations, row, k), 0.0f);
       }
     }
     data_.push();
@@ -174,12 +167,6 @@ class TestInputs {
   std::span<std::byte> bytes() const { return data_.bytes(); }
 
  private:
-  size_t at(int32_t row, int32_t k) const {
-    return activations.type == Type::kF32
-               ? static_cast<size_t>(row) * static_cast<size_t>(activations.n) +
-                     static_cast<size_t>(k)
-               : activation_offset(row, k, activations.n);
-  }
   DeviceArray<std::byte> data_;
 };
 
@@ -199,12 +186,8 @@ inline Exact exact_product(const Table& weights, int32_t out, const Table& input
   return exact;
 }
 
-class ProductTest : public ::testing::Test {
+class ProductTest : public GpuTest {
  protected:
-  const OpTable& ops = test_backend().ops;
-  std::unique_ptr<Device> device = test_backend().open(0);
-  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-
   // The first num_rows rows of `inputs` through store_product; [max_rows, n_out], what was not
   // written is NaN.
   std::vector<float> store(const TestMatrix& weights,

@@ -46,12 +46,6 @@ class Endings : public ProductTest, public ::testing::WithParamInterface<Kind> {
   }
 };
 
-size_t place(const Activations& in, int32_t row, int32_t k) {
-  return in.type == Type::kF32
-             ? static_cast<size_t>(row) * static_cast<size_t>(in.n) + static_cast<size_t>(k)
-             : activation_offset(row, k, in.n);
-}
-
 TEST_P(Endings, SwigluIsTheProductThenTheCpusSilu) {
   constexpr int32_t kIn = 296;
   ops::Context ctx(1);
@@ -64,7 +58,7 @@ TEST_P(Endings, SwigluIsTheProductThenTheCpusSilu) {
     const TestMatrix paired(*device, values, weight_type, {RowOrder::kPairs, ffn});
     const std::vector<float> sums = store(plain, in.activations, num_rows, max_rows, bias);
     std::vector<float> expected(static_cast<size_t>(num_rows) * static_cast<size_t>(ffn));
-    ops::silu_mul(ctx, expected.data(), sums.data(), num_rows, ffn);
+    ops::activate_mul(ctx, expected.data(), sums.data(), num_rows, ffn, ops::ActivationKind::kSilu);
     const auto found = swiglu(paired, in, num_rows, max_rows, bias);
     const auto mistaken = swiglu(plain, in, num_rows, max_rows, bias);
     const Activations shape = {nullptr, input_type, ffn};
@@ -126,15 +120,7 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
     }
     std::vector<int32_t> tables(2 * 17);
     for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i * 7 % 34);
-    const DeviceArray<int32_t> shared_positions(*device, positions);
-    const DeviceArray<int32_t> shared_sequences(*device, sequences);
-    const DeviceArray<int32_t> shared_tables(*device, tables);
-    const DeviceArray<StepCounts> counts(*device, std::vector{StepCounts{.num_rows = num_rows}});
-    const StepView step = {.counts = counts.device(),
-                           .positions = shared_positions.device(),
-                           .sequence_of_row = shared_sequences.device(),
-                           .block_tables = shared_tables.device(),
-                           .table_stride = 17};
+    const TestStep step(*device, positions, sequences, tables, 17, num_rows);
     const TestInputs in(*device, random_table(max_rows, kIn, input_type, 7), input_type);
     const std::vector<float> sums = store(plain, in.activations, num_rows, max_rows, bias);
     const DeviceArray<float> qkv(*device, sums);
@@ -169,12 +155,13 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
                          .weights = weights.matrix,
                          .bias = packed_bias.device(),
                          .max_rows = max_rows,
-                         .step = step},
+                         .step = step.view},
                         to);
       });
     };
     const Written expected = written_by([&, max_rows = max_rows] {
-      ops.rope_write(*stream, {.qkv = qkv.device(), .to = to, .max_rows = max_rows, .step = step});
+      ops.rope_write(*stream,
+                     {.qkv = qkv.device(), .to = to, .max_rows = max_rows, .step = step.view});
     });
     EXPECT_TRUE(fused_with(halved) == expected) << num_rows << " rows";
     EXPECT_FALSE(fused_with(plain) == expected);

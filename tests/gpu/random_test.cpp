@@ -10,15 +10,12 @@
 namespace outrider::gpu {
 namespace {
 
-class FillRandom : public ::testing::Test {
+class FillRandom : public GpuTest {
  protected:
-  std::unique_ptr<Device> device = test_backend().open(0);
-  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-
   std::vector<uint8_t> fill(Type type, size_t count, uint64_t seed, float scale) {
     DeviceArray<uint8_t> out(*device, (count + 1) * type_bytes(type));
     out.poison();
-    test_backend().ops.fill_random(*stream, {out.device(), type, count, seed, scale});
+    ops.fill_random(*stream, {out.device(), type, count, seed, scale});
     stream->wait();
     out.pull();
     for (size_t i = count * type_bytes(type); i < out.size(); ++i) EXPECT_EQ(out[i], 0xff);
@@ -46,13 +43,8 @@ TEST_F(FillRandom, IsUniformAndTheSameForEveryType) {
     const std::vector<uint8_t> bytes = fill(type, kCount, 7, kScale);
     int different = 0;
     for (size_t i = 0; i < kCount; ++i) {
-      if (type == Type::kE4M3) {
-        different += bytes[i] != float_to_e4m3(values[i]);
-      } else {
-        float expected = 0;
-        narrow(type, &expected, 0, values[i]);
-        different += widen(type, bytes.data(), i) != widen(type, &expected, 0);
-      }
+      different += type == Type::kE4M3 ? bytes[i] != float_to_e4m3(values[i])
+                                       : widen(type, bytes.data(), i) != rounded(values[i], type);
     }
     EXPECT_EQ(different, 0);
   }

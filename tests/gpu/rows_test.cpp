@@ -11,20 +11,15 @@
 namespace outrider::gpu {
 namespace {
 
-class Rows : public ::testing::TestWithParam<Type> {
+class Rows : public GpuTest, public ::testing::WithParamInterface<Type> {
  protected:
-  const OpTable& ops = test_backend().ops;
-  std::unique_ptr<Device> device = test_backend().open(0);
-  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-
   void expect_norm(int32_t n, bool selected);
   // Whether element (row, i) of a product's input of n is that, as its type can say it.
   void expect_element(
       const DeviceArray<float>& out, int32_t n, int32_t row, int32_t i, double expected) const {
-    const bool is_wide = GetParam() == Type::kF32;
-    const auto at = is_wide ? static_cast<size_t>(row * n + i) : activation_offset(row, i, n);
+    const size_t at = place({nullptr, GetParam(), n}, row, i);
     const double off = std::fabs(widen(GetParam(), out.host(), at) - expected);
-    ASSERT_TRUE(off <= (is_wide ? 1e-5 : 4e-3) * (1 + std::fabs(expected)))
+    ASSERT_TRUE(off <= (GetParam() == Type::kF32 ? 1e-5 : 4e-3) * (1 + std::fabs(expected)))
         << "row " << row << " element " << i << " of " << n;
   }
 };
@@ -33,20 +28,15 @@ TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
   constexpr int32_t kN = 40;
   constexpr int32_t kFirstId = 100;
   const std::vector<float> table = random_floats(5 * kN, 1);
-  std::vector<uint16_t> narrow;
-  for (const float value : table) {
-    narrow.push_back(GetParam() == Type::kBF16 ? ops::float_to_bf16(value)
-                                               : ops::float_to_f16(value));
-  }
-  const bool wide = GetParam() == Type::kF32;
-  const DeviceArray<float> wide_table(*device, table);
-  const DeviceArray<uint16_t> narrow_table(*device, narrow);
+  DeviceArray<std::byte> on_device(*device, table.size() * type_bytes(GetParam()));
+  for (size_t i = 0; i < table.size(); ++i) narrow(GetParam(), on_device.host(), i, table[i]);
+  on_device.push();
   const DeviceArray<int32_t> tokens(*device, std::vector<int32_t>{104, 99, 100, 105});
   const DeviceArray<StepCounts> counts(*device, std::vector<StepCounts>{{.num_rows = 4}});
   DeviceArray<float> out(*device, std::vector<float>(5 * kN, -1.0f));
   ops.embed(*stream,
             {.out = out.device(),
-             .table = wide ? static_cast<const void*>(wide_table.device()) : narrow_table.device(),
+             .table = on_device.device(),
              .type = GetParam(),
              .n_rows = 5,
              .n = kN,
@@ -58,14 +48,9 @@ TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
   for (size_t row = 0; row < 4; ++row) {
     for (size_t i = 0; i < kN; ++i) {
       const int32_t id = tokens[row] - kFirstId;
-      float expected = 0.0f;
-      if (id >= 0 && id < 5) {
-        const size_t at = static_cast<size_t>(id) * kN + i;
-        expected = wide                        ? table[at]
-                   : GetParam() == Type::kBF16 ? ops::bf16_to_float(narrow[at])
-                                               : ops::f16_to_float(narrow[at]);
-      }
-      EXPECT_EQ(out[row * kN + i], expected);
+      const bool is_there = id >= 0 && id < 5;
+      EXPECT_EQ(out[row * kN + i],
+                is_there ? rounded(table[static_cast<size_t>(id) * kN + i], GetParam()) : 0.0f);
     }
   }
   EXPECT_EQ(out[4 * kN], -1.0f);  // a row the step does not have

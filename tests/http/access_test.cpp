@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "http/wire/request_id.h"
-
 namespace outrider {
 namespace {
 

@@ -70,11 +70,11 @@ class Batches : public Server {
     open();
   }
 
-  ServiceReply reply_to(const std::string& method,
-                        const std::string& path,
-                        const std::string& body = "",
-                        const std::string& query = "",
-                        const std::string& type = "application/json") {
+  ServerResponse reply_to(const std::string& method,
+                          const std::string& path,
+                          const std::string& body = "",
+                          const std::string& query = "",
+                          const std::string& type = "application/json") {
     return api->handle({.method = method,
                         .path = path,
                         .query = query,
@@ -88,7 +88,7 @@ class Batches : public Server {
     return json::parse(reply_to(method, path, body, query).body);
   }
   std::string upload(const std::string& content) {
-    const ServiceReply reply = reply_to("POST", "/v1/files", form(content), "", kForm);
+    const ServerResponse reply = reply_to("POST", "/v1/files", form(content), "", kForm);
     EXPECT_EQ(reply.status, 200) << reply.body;
     return json::parse(reply.body).value("id", "");
   }
@@ -110,7 +110,7 @@ class Batches : public Server {
     return batch(id);
   }
   std::string content(const std::string& id) {
-    const ServiceReply reply = reply_to("GET", "/v1/files/" + id + "/content");
+    const ServerResponse reply = reply_to("GET", "/v1/files/" + id + "/content");
     EXPECT_EQ(reply.status, 200);
     std::string text;
     while (reply.stream && reply.stream->next(&text)) {
@@ -142,7 +142,8 @@ class Batches : public Server {
 
 TEST_F(Batches, AFileIsWhatWasSent) {
   const std::string text = "{\"a\": \"\r\n--\r\n\xff\"}\n\r\n";
-  const ServiceReply reply = reply_to("POST", "/files/", form(text, "batch", "q.jsonl"), "", kForm);
+  const ServerResponse reply =
+      reply_to("POST", "/files/", form(text, "batch", "q.jsonl"), "", kForm);
   const json file = json::parse(reply.body);
   EXPECT_EQ(file["object"], "file");
   EXPECT_EQ(file["filename"], "q.jsonl");
@@ -162,7 +163,7 @@ TEST_F(Batches, AFileIsWhatWasSent) {
 
 TEST_F(Batches, AFormThatIsNotOneIsRefused) {
   const auto refused = [&](const std::string& body, int status, const std::string& part) {
-    const ServiceReply reply = reply_to("POST", "/v1/files", body, "", kForm);
+    const ServerResponse reply = reply_to("POST", "/v1/files", body, "", kForm);
     EXPECT_EQ(reply.status, status) << reply.body;
     EXPECT_NE(reply.body.find(part), std::string::npos) << reply.body;
   };
@@ -412,7 +413,7 @@ TEST_F(Batches, ListsHavePages) {
 TEST_F(Batches, WhatCannotBeIsASentence) {
   const std::string file = upload(line("a"));
   const auto refused = [&](const std::string& body, const std::string& part) {
-    const ServiceReply reply = reply_to("POST", "/v1/batches", body);
+    const ServerResponse reply = reply_to("POST", "/v1/batches", body);
     EXPECT_EQ(reply.status, 400);
     EXPECT_NE(reply.body.find(part), std::string::npos) << reply.body;
   };
@@ -436,9 +437,9 @@ TEST_F(Batches, WhatCannotBeIsASentence) {
            {"GET", "/v1/files/..", 404, ""},
            {"GET", "/v1/files/a/b/c", 404, ""},
            {"POST", "/v1/batches/none/cancel", 404, ""}}) {
-    const ServiceReply reply = reply_to(method, path);
+    const ServerResponse reply = reply_to(method, path);
     EXPECT_EQ(reply.status, status) << method << path;
-    EXPECT_EQ(reply.allow, allow) << method << path;
+    EXPECT_EQ(allow_of(reply), allow) << method << path;
   }
 }
 

@@ -276,7 +276,7 @@ TEST_F(Dialects, ErrorsWithinAStreamAreEventsOfTheDialect) {
               .error = "broken"});
   for (const char* path : {kResponses, kMessages}) {
     engine.most_tokens = 3;  // the error comes when the stream has begun
-    const ServiceReply reply = post(path, body_of(path, R"("stream":true)"));
+    const ServerResponse reply = post(path, body_of(path, R"("stream":true)"));
     ASSERT_TRUE(reply.stream) << reply.body;
     engine.most_tokens = INT32_MAX;
     std::string text;
@@ -297,7 +297,7 @@ TEST_F(Dialects, ErrorsWithinAStreamAreEventsOfTheDialect) {
 TEST_F(Dialects, ClientsThatLeaveEndTheirRequest) {
   play_endless();
   for (const char* path : {kResponses, kMessages}) {
-    ServiceReply reply = post(path, body_of(path, R"("stream":true,"ignore_eos":true)"));
+    ServerResponse reply = post(path, body_of(path, R"("stream":true,"ignore_eos":true)"));
     ASSERT_TRUE(reply.stream);
     std::string bytes;
     reply.stream->next(&bytes);
@@ -342,7 +342,7 @@ TEST_F(Dialects, WhatIsRefusedNamesTheDialectsField) {
     EXPECT_NE(out["error"]["message"].get<std::string>().find(quoted), std::string::npos) << out;
   }
   EXPECT_EQ(get("/v1/responses/resp_1").status, 404);
-  EXPECT_EQ(get(kResponses).allow, "POST");
+  EXPECT_EQ(allow_of(get(kResponses)), "POST");
 }
 
 TEST_F(Dialects, MaxTokensOfMessagesIsABound) {

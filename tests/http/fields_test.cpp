@@ -211,7 +211,7 @@ TEST_F(Fields, NoUsageMeansNone) {
 
 TEST_F(Fields, TheTokenItselfIsFirstOfTheLegacyTop) {
   play("b");
-  const ServiceReply reply = post(kCompletions, R"({"prompt":"a","logprobs":2})");
+  const ServerResponse reply = post(kCompletions, R"({"prompt":"a","logprobs":2})");
   const auto out = nlohmann::ordered_json::parse(reply.body);
   const auto& top = out["choices"][0]["logprobs"]["top_logprobs"][0];
   EXPECT_EQ(top.begin().key(), "b");
@@ -244,7 +244,7 @@ TEST_F(Fields, TheTemplateIsApplied) {
   EXPECT_EQ(post_json("/apply-template", begun_chat(R"("continue_final_message":true)"))["prompt"],
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nI am ");
   post_json("/apply-template", R"({"messages":[]})", 400);
-  EXPECT_EQ(get("/apply-template").allow, "POST");
+  EXPECT_EQ(allow_of(get("/apply-template")), "POST");
 }
 
 // What a request says of the first tokens of its answer, and the engine's script of the others.

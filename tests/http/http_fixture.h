@@ -81,28 +81,28 @@ class HttpFixture : public ::testing::Test {
     play(Script{.tokens = ids_of("abc "), .pause = pause, .endless = true});
   }
 
-  ServiceReply post(const std::string& path, const std::string& body) {
+  ServerResponse post(const std::string& path, const std::string& body) {
     ServiceCall call;
     call.path = path;
     call.body.text = body;
     call.request_id = "fixed";
     return service->handle(std::move(call));
   }
-  ServiceReply get(const std::string& path) {
+  ServerResponse get(const std::string& path) {
     ServiceCall call;
     call.method = "GET";
     call.path = path;
     return service->handle(std::move(call));
   }
   nlohmann::json post_json(const std::string& path, const std::string& body, int status = 200) {
-    const ServiceReply reply = post(path, body);
+    const ServerResponse reply = post(path, body);
     EXPECT_EQ(reply.status, status) << reply.body;
     return nlohmann::json::parse(reply.body, nullptr, false);
   }
 
   // Runs a stream to its end; the events' data, [DONE] included.
   std::vector<std::string> stream(const std::string& path, const std::string& body) {
-    const ServiceReply reply = post(path, body);
+    const ServerResponse reply = post(path, body);
     EXPECT_EQ(reply.content_type, "text/event-stream") << reply.body;
     std::string text;
     if (reply.stream) {
@@ -137,6 +137,10 @@ class HttpFixture : public ::testing::Test {
     return events;
   }
 
+  // The methods that a response lists; empty when it has none.
+  static std::string allow_of(const ServerResponse& response) {
+    return response.headers.empty() ? "" : response.headers.front().second;
+  }
   static std::string error_of(const nlohmann::json& body) { return body["error"]["message"]; }
 
   const char* template_source = kTestTemplate;

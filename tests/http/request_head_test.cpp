@@ -6,19 +6,34 @@
 
 #include <random>
 
+#include "http/wire/api_error.h"
+
 namespace outrider {
 namespace {
 
 const ConnectionLimits kLimits;
 
-// Status of the refusal, or 0 when the head is fine.
+// Status of the refusal, 0 when the head is fine, or -1 when more bytes are needed: as far as the
+// scan or the reader of whole heads can tell, or both.
+int scan_refusal(std::string_view bytes, size_t* scanned) {
+  try {
+    return scan_head(bytes, kLimits, scanned) > 0 ? 0 : -1;
+  } catch (const ApiError& error) {
+    return error.status();
+  }
+}
+int parse_refusal(std::string_view bytes) {
+  try {
+    parse_head(bytes, kLimits);
+    return 0;
+  } catch (const ApiError& error) {
+    return error.status();
+  }
+}
 int refusal(const std::string& bytes) {
   size_t scanned = 0;
-  const HeadScan scan = scan_head(bytes, kLimits, &scanned);
-  if (scan.fault) return scan.fault->status;
-  if (scan.head_bytes == 0) return -1;
-  const HeadResult result = parse_head(bytes.substr(0, scan.head_bytes), kLimits);
-  return result.head ? 0 : result.fault.status;
+  const int of_scan = scan_refusal(bytes, &scanned);
+  return of_scan == 0 ? parse_refusal(bytes.substr(0, scanned)) : of_scan;
 }
 
 std::string with(const std::string& header) {
@@ -30,28 +45,23 @@ TEST(RequestHead, ParsesAPlainHead) {
       "POST /v1/models/a%2Fb?x=%0d HTTP/1.1\r\nHOST: localhost\r\nContent-Length: 12 \r\n"
       "X-A:\t v \r\nX-A: w\r\n\r\nrest";
   size_t scanned = 0;
-  const HeadScan scan = scan_head(bytes, kLimits, &scanned);
-  ASSERT_FALSE(scan.fault);
-  EXPECT_EQ(bytes.substr(scan.head_bytes), "rest");
-  const HeadResult result = parse_head(bytes.substr(0, scan.head_bytes), kLimits);
-  ASSERT_TRUE(result.head) << result.fault.sentence;
-  EXPECT_EQ(result.head->method, "POST");
-  EXPECT_EQ(result.head->path, "/v1/models/a/b");
-  EXPECT_EQ(result.head->content_length, 12u);
-  EXPECT_EQ(result.head->header("host"), "localhost");
-  EXPECT_EQ(result.head->header("x-a"), "v");
-  EXPECT_TRUE(result.head->keep_alive);
+  const size_t head_bytes = scan_head(bytes, kLimits, &scanned);
+  EXPECT_EQ(bytes.substr(head_bytes), "rest");
+  const RequestHead head = parse_head(bytes.substr(0, head_bytes), kLimits);
+  EXPECT_EQ(head.method, "POST");
+  EXPECT_EQ(head.path, "/v1/models/a/b");
+  EXPECT_EQ(head.content_length, 12u);
+  EXPECT_EQ(head.header("host"), "localhost");
+  EXPECT_EQ(head.header("x-a"), "v");
+  EXPECT_TRUE(head.keep_alive);
 }
 
 TEST(RequestHead, NeedsMoreUntilTheEmptyLine) {
   const std::string bytes = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
   size_t scanned = 0;
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    const HeadScan scan = scan_head(std::string_view(bytes).substr(0, size), kLimits, &scanned);
-    EXPECT_FALSE(scan.fault) << size;
-    EXPECT_EQ(scan.head_bytes, 0u) << size;
-  }
-  EXPECT_EQ(scan_head(bytes, kLimits, &scanned).head_bytes, bytes.size());
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(scan_head(std::string_view(bytes).substr(0, size), kLimits, &scanned), 0u) << size;
+  EXPECT_EQ(scan_head(bytes, kLimits, &scanned), bytes.size());
 }
 
 // Every text of up to 7 of the bytes that matter, a byte at a time as from a socket and in one
@@ -67,20 +77,19 @@ TEST(RequestHead, TakesEveryShortInput) {
       for (size_t rest = text, i = 0; i < length; ++i, rest /= letters.size())
         bytes += letters[rest % letters.size()];
       size_t scanned_whole = 0;
-      const HeadScan whole = scan_head(bytes, kLimits, &scanned_whole);
+      const int whole = scan_refusal(bytes, &scanned_whole);
       size_t scanned = 0;
-      HeadScan piecewise;
-      for (size_t size = 0; size <= length && !piecewise.fault && piecewise.head_bytes == 0; ++size)
-        piecewise = scan_head(std::string_view(bytes).substr(0, size), kLimits, &scanned);
-      ASSERT_EQ(whole.head_bytes, piecewise.head_bytes) << testing::PrintToString(bytes);
-      ASSERT_EQ(whole.fault.has_value(), piecewise.fault.has_value())
-          << testing::PrintToString(bytes);
-      if (whole.head_bytes > 0) {
-        const std::string head = bytes.substr(0, whole.head_bytes);
+      int piecewise = -1;
+      for (size_t size = 0; size <= length && piecewise == -1; ++size)
+        piecewise = scan_refusal(std::string_view(bytes).substr(0, size), &scanned);
+      ASSERT_EQ(whole, piecewise) << testing::PrintToString(bytes);
+      if (whole == 0) {
+        ASSERT_EQ(scanned_whole, scanned) << testing::PrintToString(bytes);
+        const std::string head = bytes.substr(0, scanned);
         ASSERT_TRUE(head.ends_with(tail)) << testing::PrintToString(bytes);
-        ASSERT_FALSE(parse_head(head, kLimits).head) << testing::PrintToString(bytes);
+        ASSERT_EQ(parse_refusal(head), 400) << testing::PrintToString(bytes);
       }
-      ASSERT_FALSE(parse_head(bytes + tail, kLimits).head) << testing::PrintToString(bytes);
+      ASSERT_EQ(parse_refusal(bytes + tail), 400) << testing::PrintToString(bytes);
     }
   }
 }
@@ -88,9 +97,7 @@ TEST(RequestHead, TakesEveryShortInput) {
 // Three bytes that ended the server once.
 TEST(RequestHead, AFirstLineOfOneByteIsIncompleteOrRefused) {
   size_t scanned = 0;
-  const HeadScan scan = scan_head("X\r\n", kLimits, &scanned);
-  EXPECT_FALSE(scan.fault);
-  EXPECT_EQ(scan.head_bytes, 0u);
+  EXPECT_EQ(scan_head("X\r\n", kLimits, &scanned), 0u);
   EXPECT_EQ(refusal("X\r\n\r\n"), 400);
 }
 
@@ -166,7 +173,7 @@ TEST(RequestHead, LimitsSizeAndCount) {
 TEST(RequestHead, ConnectionHeader) {
   const auto keeps = [](const std::string& version, const std::string& header) {
     const std::string bytes = "GET / HTTP/" + version + "\r\nHost: x\r\n" + header + "\r\n";
-    return parse_head(bytes, kLimits).head->keep_alive;
+    return parse_head(bytes, kLimits).keep_alive;
   };
   EXPECT_TRUE(keeps("1.1", ""));
   EXPECT_FALSE(keeps("1.1", "Connection: Close\r\n"));
@@ -205,20 +212,16 @@ TEST(RequestHead, SurvivesMutations) {
     const int whole = refusal(bytes);
     size_t scanned = 0;
     const size_t cut = random() % (bytes.size() + 1);
-    const HeadScan first = scan_head(std::string_view(bytes).substr(0, cut), kLimits, &scanned);
-    if (!first.fault && first.head_bytes == 0) {
-      const HeadScan second = scan_head(bytes, kLimits, &scanned);
-      if (second.fault) {
-        EXPECT_EQ(second.fault->status, whole);
-      } else if (second.head_bytes == 0) {
-        EXPECT_EQ(whole, -1);
+    if (scan_refusal(std::string_view(bytes).substr(0, cut), &scanned) == -1) {
+      const int second = scan_refusal(bytes, &scanned);
+      if (second != 0) {
+        EXPECT_EQ(second, whole);
       }
     }
     num_accepted += whole == 0;
     num_refused += whole > 0;
-    const HeadResult result = parse_head(bytes, kLimits);  // must cope with anything
-    if (!result.head) continue;
-    for (const auto& [name, value] : result.head->headers) {
+    if (parse_refusal(bytes) != 0) continue;  // must cope with anything
+    for (const auto& [name, value] : parse_head(bytes, kLimits).headers) {
       EXPECT_EQ(value.find_first_of(std::string("\r\n\0", 3)), std::string::npos);
     }
   }

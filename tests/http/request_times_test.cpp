@@ -61,7 +61,8 @@ TEST_F(RequestTimes, ASlowReaderDoesNotLengthenDecode) {
   play_slowly(milliseconds(1));
   engine.most_tokens = 3;  // however late this thread is, it has not read the end before it waits
   const auto begin = JobClock::now();
-  ServiceReply reply = post("/v1/completions", R"({"prompt":"abc","max_tokens":12,"stream":true})");
+  ServerResponse reply =
+      post("/v1/completions", R"({"prompt":"abc","max_tokens":12,"stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;
   reply.stream->next(&text);
@@ -79,7 +80,7 @@ TEST_F(RequestTimes, ASlowReaderDoesNotLengthenDecode) {
 TEST_F(RequestTimes, TokensAreCountedAsTheyCome) {
   play(Script{.tokens = ids_of("abcdef"), .pause = milliseconds(1), .endless = true});
   engine.most_tokens = 6;
-  ServiceReply reply =
+  ServerResponse reply =
       post("/v1/completions", R"({"prompt":"abc","max_tokens":400,"stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;

@@ -14,7 +14,7 @@ using ServiceErrors = HttpFixture;
 
 TEST_F(ServiceErrors, QueueFullBeforeAndWithinACall) {
   engine.capacity = 0;
-  const ServiceReply full = post("/v1/completions", R"({"prompt":"a"})");
+  const ServerResponse full = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(full.status, 429);
   EXPECT_EQ(json::parse(full.body)["error"]["type"], "rate_limit_error");
   engine.capacity = 2;  // a call of six goes through two at a time
@@ -51,7 +51,7 @@ TEST_F(ServiceErrors, MoreLogprobsThanAnyAnswerMayHaveAreTheCallsFault) {
 TEST_F(ServiceErrors, EngineErrorsBeforeTheStreamAreStatuses) {
   play(Script{.tokens = {}, .end = FinishReason::kError, .error = "NaN in the logits"});
   for (const char* stream : {"true", "false"}) {
-    const ServiceReply reply =
+    const ServerResponse reply =
         post("/v1/completions", std::string(R"({"prompt":"a","stream":)") + stream + "}");
     EXPECT_EQ(reply.status, 500);
     EXPECT_EQ(error_of(json::parse(reply.body)), "NaN in the logits");
@@ -75,7 +75,7 @@ TEST_F(ServiceErrors, EngineErrorsWithinTheStreamAreEvents) {
               .end = FinishReason::kError,
               .error = "broken"});
   engine.most_tokens = 3;  // the error comes when the stream has begun
-  const ServiceReply reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
+  const ServerResponse reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
   ASSERT_TRUE(reply.stream) << reply.body;
   engine.most_tokens = INT32_MAX;
   std::string bytes;
@@ -118,9 +118,9 @@ TEST_F(ServiceErrors, ErrorShapeEverywhere) {
 }
 
 TEST_F(ServiceErrors, WrongMethodNamesTheRightOnes) {
-  EXPECT_EQ(get("/v1/completions").allow, "POST");
-  EXPECT_EQ(post("/v1/models", "{}").allow, "GET, HEAD");
-  EXPECT_EQ(post("/nowhere", "{}").allow, "");
+  EXPECT_EQ(allow_of(get("/v1/completions")), "POST");
+  EXPECT_EQ(allow_of(post("/v1/models", "{}")), "GET, HEAD");
+  EXPECT_EQ(allow_of(post("/nowhere", "{}")), "");
 }
 
 TEST_F(ServiceErrors, PathsWithoutVersionAndWithSlash) {
@@ -145,7 +145,7 @@ TEST_F(ServiceErrors, ClientLeavesWhileWaiting) {
         std::string(R"({"prompt":"a","max_tokens":1000000,"stop":"zzz","stream":)") + stream + "}";
     call.body.text = body;
     call.client_gone = [&asked] { return ++asked > 1; };
-    ServiceReply reply = service->handle(std::move(call));
+    ServerResponse reply = service->handle(std::move(call));
     if (reply.stream) {
       std::string bytes;
       reply.stream->next(&bytes);
@@ -160,7 +160,7 @@ TEST_F(ServiceErrors, ClientLeavesWhileWaiting) {
 
 TEST_F(ServiceErrors, DrainAndAbort) {
   play_endless();
-  ServiceReply reply =
+  ServerResponse reply =
       post("/v1/completions", R"({"prompt":"a","max_tokens":1000000,"stream":true})");
   ASSERT_TRUE(reply.stream);
   EXPECT_EQ(service->num_running(), 1);
@@ -168,7 +168,7 @@ TEST_F(ServiceErrors, DrainAndAbort) {
   service->begin_drain();
   EXPECT_EQ(get("/readyz").status, 503);
   EXPECT_EQ(get("/health").status, 200);
-  const ServiceReply refused = post("/v1/completions", R"({"prompt":"a"})");
+  const ServerResponse refused = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(refused.status, 503);
   service->abort_running();
   std::string text;

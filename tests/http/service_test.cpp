@@ -470,7 +470,7 @@ TEST_F(Service, PingsFillSilence) {
   options.sse_ping_interval = std::chrono::milliseconds(30);
   play("ab");
   engine.most_tokens = 0;
-  const ServiceReply reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
+  const ServerResponse reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;
   EXPECT_TRUE(read_until(*reply.stream, ": ping\n\n", &text));
@@ -484,7 +484,7 @@ TEST_F(Service, TheRoleComesWithTheFirstToken) {
   options.sse_ping_interval = std::chrono::milliseconds(30);
   play("ab");
   engine.most_tokens = 0;
-  const ServiceReply reply =
+  const ServerResponse reply =
       post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;
@@ -519,7 +519,7 @@ TEST_F(Service, SurvivesMutatedBodies) {
       }
       if (body.empty()) body = "{";
     }
-    const ServiceReply reply = post(path, body);
+    const ServerResponse reply = post(path, body);
     EXPECT_TRUE(reply.status == 200 || reply.status == 400 || reply.status == 404) << body;
     const json out = json::parse(reply.body, nullptr, false);
     EXPECT_FALSE(out.is_discarded()) << reply.body;

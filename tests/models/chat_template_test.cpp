@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "runtime/base/error.h"
+#include "tests/models/tokenizer_test_util.h"
 
 namespace outrider {
 namespace {
@@ -20,24 +20,11 @@ namespace {
 using Json = nlohmann::ordered_json;  // the order of keys shows in the prompt
 namespace fs = std::filesystem;
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 fs::path golden_folder() { return fs::path(OUTRIDER_SOURCE_DIR) / "tests/golden/templates"; }
 
-fs::path data_folder() {
-  if (const char* folder = std::getenv("OUTRIDER_DATA")) return folder;
-  return fs::path(OUTRIDER_SOURCE_DIR) / "../shared/data";
-}
-
-std::string error_of(const ChatTemplate& chat,
-                     const std::string& inputs,
-                     RenderLimits limits = {}) {
+std::string error_of(const ChatTemplate& chat, const std::string& inputs) {
   try {
-    chat.render(inputs, limits);
+    chat.render(inputs);
   } catch (const Error& error) {
     return error.what();
   }
@@ -60,12 +47,13 @@ std::string part(const RenderedPrompt& prompt, bool keep_literal) {
 }
 
 TEST(ChatTemplateGolden, EqualsJinja2OnOurTemplates) {
-  const Json golden = Json::parse(read_file(golden_folder() / "cases.json"));
+  const Json golden = Json::parse(test::read_all(golden_folder() / "cases.json"));
   ASSERT_GE(golden["cases"].size(), 20u);
   for (const Json& c : golden["cases"]) {
     const std::string name = c["template"];
     SCOPED_TRACE(name + " " + std::string(c["inputs_json"]));
-    const ChatTemplate chat = ChatTemplate::parse(read_file(golden_folder() / (name + ".jinja")));
+    const ChatTemplate chat =
+        ChatTemplate::parse(test::read_all(golden_folder() / (name + ".jinja")));
     if (c.contains("error")) {
       EXPECT_NE(error_of(chat, std::string(c["inputs_json"])).find(c["error"]), std::string::npos);
     } else {
@@ -79,12 +67,11 @@ TEST(ChatTemplateGolden, EqualsJinja2OnOurTemplates) {
 //  - SmolLM3-3B prints the date of the day with strftime_now, and tool-less `none` is fine; its
 //    target was made on 10 July 2025, which the test's clock gives.
 TEST(ChatTemplateGiven, RendersTheSharedCases) {
-  const fs::path path = data_folder() / "templates/chat_cases.json";
+  const fs::path path = test::data_dir() / "templates/chat_cases.json";
   if (!fs::exists(path)) GTEST_SKIP() << path << " is not there";
-  const Json cases = Json::parse(read_file(path));
+  const Json cases = Json::parse(test::read_all(path));
   ASSERT_GE(cases.size(), 27u);
-  RenderLimits limits;
-  limits.now_unix_s = 1752148800;  // 10 July 2025, 12:00 UTC
+  const RenderLimits limits{.now_unix_s = 1752148800};  // 10 July 2025, 12:00 UTC
   size_t equal = 0;
   for (const Json& c : cases) {
     const std::string name = c["name"];

@@ -216,10 +216,6 @@ std::string as_gguf(const std::filesystem::path& folder,
   return gguf.whole();
 }
 
-std::filesystem::path embedded_target() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
-}
-
 // Converters name one end token; llama.cpp finds those of a turn by their texts.
 TEST(GgufModels, TurnsEndByTheTextsOfTheirTokens) {
   const ModelConfig config = load_model_config(golden_dir() / "llama-untied-bf16");

@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "models/text/chat_template.h"
 #include "runtime/base/error.h"
+#include "tests/models/tokenizer_test_util.h"
 
 namespace outrider {
 namespace {
@@ -27,8 +26,7 @@ std::vector<std::string> seeds() {
        {"chatml", "llama2", "llama3", "mistral", "qwen3", "gemma", "phi3", "features"}) {
     const auto path = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/golden/templates" /
                       (std::string(name) + ".jinja");
-    std::ifstream file(path, std::ios::binary);
-    sources.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    sources.push_back(test::read_all(path));
     EXPECT_FALSE(sources.back().empty()) << path;
   }
   return sources;
@@ -147,9 +145,7 @@ void check(const RenderedPrompt& prompt) {
 
 TEST(JinjaFuzz, MutatedTemplatesNeitherCrashNorHang) {
   Mutator mutator(seeds());
-  RenderLimits limits;
-  limits.max_output_bytes = 1u << 20;
-  limits.max_steps = 50'000;
+  const RenderLimits limits{.max_output_bytes = 1u << 20, .max_steps = 50'000};
   int rendered = 0, refused = 0;
   for (int i = 0; i < 20'000; ++i) {
     try {

@@ -325,13 +325,11 @@ TEST(JinjaLimits, Rendering) {
        {"{{ 'x'|center(99999999) }}", "at most"},
        {"{{ [1]|batch(99999999, 0)|list }}", "1 to 10000"},
        {"{{ [1]|tojson(indent=99999999) }}", "at most 256"}});
-  RenderLimits small;
-  small.max_output_bytes = 10;
+  const RenderLimits small{.max_output_bytes = 10};
   EXPECT_EQ(render("0123456789", small), "0123456789");
   EXPECT_NE(render("0123456789{{ 1 }}", small).find("longer than 10 bytes"), std::string::npos);
-  RenderLimits brief;
-  brief.max_steps = 20;
-  EXPECT_NE(render("{% for i in range(50) %}{% endfor %}", brief).find("steps"), std::string::npos);
+  EXPECT_NE(render("{% for i in range(50) %}{% endfor %}", {.max_steps = 20}).find("steps"),
+            std::string::npos);
 }
 
 TEST(JinjaLimits, ThingsThatPointToThemselves) {
@@ -346,9 +344,7 @@ TEST(JinjaLimits, ThingsThatPointToThemselves) {
 }
 
 TEST(JinjaClock, UsesTheGivenTime) {
-  RenderLimits limits;
-  limits.now_unix_s = 1752148800;
-  EXPECT_EQ(render("{{ strftime_now('%d %B %Y') }}", limits), "10 July 2025");
+  EXPECT_EQ(render("{{ strftime_now('%d %B %Y') }}", {.now_unix_s = 1752148800}), "10 July 2025");
 }
 
 }  // namespace

@@ -342,17 +342,8 @@ TEST(Load, AFileThatShrinksMeanwhileNamesFileAndTensor) {
 }
 
 std::vector<float> logits_of(const ModelConfig& config, std::shared_ptr<const Weights> weights) {
-  ops::Context ctx(2);
-  const auto group = make_solo_group();
-  const ModelShard shard = shard_model(config, 0, 1);
-  Transformer model(config, std::move(weights), shard, kOptions, *group, ctx);
   const std::vector<int32_t> tokens = {0, 1, 63, 64, 700, config.vocab_size - 1, 259, 300};
-  const std::vector<int32_t> blocks = {0};
-  Batch batch;
-  append_rows(batch, tokens, 0, blocks);
-  batch.logit_rows = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto logits = model.forward(batch);
-  return {logits.begin(), logits.end()};
+  return LoneModel(config, std::move(weights), ops::best_isa(), 2).run(tokens, 0, block_ids(0, 1));
 }
 
 TEST(Load, ATiedEmbeddingIsReadFromTheHeadWithTheSameBits) {

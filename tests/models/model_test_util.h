@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/families/families.h"
@@ -32,6 +34,9 @@ inline std::filesystem::path source_dir() {
 }
 
 inline std::filesystem::path golden_dir() { return source_dir() / "tests" / "golden" / "models"; }
+inline std::filesystem::path embedded_target() {
+  return source_dir() / "models" / "embedded" / "target";
+}
 
 // The models' folders in one folder.
 inline std::vector<std::string> model_names(const std::filesystem::path& dir) {
@@ -110,6 +115,26 @@ inline int32_t lowest_argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+// Root of the mean squared difference over that of the reference; NaN when anything is.
+inline double relative_rms(std::span<const float> got, std::span<const float> expected) {
+  double error = 0.0;
+  double scale = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = static_cast<double>(got[i]) - expected[i];
+    error += difference * difference;
+    scale += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(error / scale);
+}
+
+// log of the sum of exp, in double.
+inline double log_mass(std::span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double mass = 0;
+  for (const float logit : logits) mass += std::exp(logit - top);
+  return top + std::log(mass);
+}
+
 inline constexpr TransformerOptions kOptions = {
     .block_size = 16, .num_blocks = 64, .max_rows = 256, .max_logit_rows = 256};
 
@@ -132,10 +157,20 @@ struct LoneModel {
             ops::Isa isa,
             int num_threads = 1,
             TransformerOptions options = kOptions)
+      : LoneModel(own_config,
+                  load_weights(dir, own_config, shard_model(own_config, 0, 1)),
+                  isa,
+                  num_threads,
+                  options) {}
+
+  LoneModel(const ModelConfig& own_config,
+            std::shared_ptr<const Weights> weights,
+            ops::Isa isa,
+            int num_threads = 1,
+            TransformerOptions options = kOptions)
       : config(own_config), ctx(num_threads, isa) {
-    const ModelShard shard = shard_model(config, 0, 1);
     model = std::make_unique<Transformer>(
-        config, load_weights(dir, config, shard), shard, options, *group, ctx);
+        config, std::move(weights), shard_model(config, 0, 1), options, *group, ctx);
   }
 
   // Logits of every row, [tokens, vocab].

@@ -39,13 +39,6 @@ struct Rounding {
   ops::Activations activations = ops::Activations::kF32;  // of both
 };
 
-double log_mass(std::span<const float> logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double mass = 0;
-  for (const float logit : logits) mass += std::exp(logit - top);
-  return top + std::log(mass);
-}
-
 void compare_row(std::span<const float> exact,
                  std::span<const float> rounded,
                  int32_t next,

@@ -141,17 +141,6 @@ TEST(Quantize, ShardsHaveTheValuesOfTheWhole) {
   EXPECT_GT(num_cut_groups, 0);
 }
 
-double relative_rms(std::span<const float> got, std::span<const float> expected) {
-  double error = 0.0;
-  double scale = 0.0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - expected[i];
-    error += difference * difference;
-    scale += static_cast<double>(expected[i]) * expected[i];
-  }
-  return std::sqrt(error / scale);
-}
-
 TEST(Quantize, LogitsStayNear) {
   std::vector<int32_t> text;
   for (int32_t i = 0; i < 40; ++i) text.push_back(3 + i * 37 % 250);
@@ -225,7 +214,7 @@ TEST(Quantize, WritesWhatItSaysAndCopiesTheRest) {
 
 // Rows of the matrices against those of the floats they were made from.
 TEST(Quantize, FourBitsAreNearTheFloatsAndKeepFloat16Scales) {
-  const auto model = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
+  const auto model = embedded_target();
   const auto floats = load(model, {});
   for (const int32_t group : {32, 128}) {
     const TempDir dir;

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "models/checkpoint/weight_names.h"
-#include "models/weights/quantized_checkpoint.h"
+#include "models/weights/quantized_tensors.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/world/world.h"
 #include "tests/models/model_test_util.h"
@@ -49,18 +49,6 @@ struct Golden {
     rounded = read_floats(dir / "rounded.f32");
   }
 };
-
-// Root of the mean squared difference over that of the reference; NaN when anything is.
-double relative_rms(std::span<const float> got, std::span<const float> expected) {
-  double error = 0.0;
-  double scale = 0.0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - expected[i];
-    error += difference * difference;
-    scale += static_cast<double>(expected[i]) * expected[i];
-  }
-  return std::sqrt(error / scale);
-}
 
 // The rows of the kept positions, [positions, vocab].
 std::vector<float> kept(const Golden& golden, std::span<const float> all, size_t vocab) {

@@ -35,10 +35,6 @@ constexpr const char* kTexts[] = {
     "is "
     "a damp, drizzly November in my soul, I account it high time to get to sea as soon as I can."};
 
-std::filesystem::path embedded_target() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
-}
-
 struct Differences {
   int64_t num_rows = 0;
   int64_t num_same_top = 0;
@@ -49,14 +45,6 @@ struct Differences {
   double kl_sum = 0;
   double kl_largest = 0;
 };
-
-// log of the sum of exp, in double.
-double log_mass(std::span<const float> logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double mass = 0;
-  for (const float logit : logits) mass += std::exp(logit - top);
-  return top + std::log(mass);
-}
 
 void compare_row(std::span<const float> exact, std::span<const float> rounded, Differences& sums) {
   const double exact_mass = log_mass(exact);

@@ -25,10 +25,6 @@ struct StrictModel {
   bool embedded = false;  // the target of the embedded pair instead of random weights
 };
 
-inline std::filesystem::path embedded_target() {
-  return source_dir() / "models" / "embedded" / "target";
-}
-
 inline ModelConfig strict_shape(int32_t n_heads, int32_t n_kv_heads, int32_t head_dim) {
   ModelConfig config = synthetic_shape("tinyllama-1.1b@2");
   config.hidden_dim = 96;

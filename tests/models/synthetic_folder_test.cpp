@@ -36,16 +36,8 @@ ModelConfig tiny(const std::string& shape) {
 constexpr SyntheticRecipe kRecipe = {.seed = 7, .epsilon = 0.3};
 
 std::vector<float> logits_of(const ModelConfig& config, std::shared_ptr<const Weights> weights) {
-  const auto group = make_solo_group();
-  ops::Context ctx(1);
-  Transformer model(config, std::move(weights), shard_model(config, 0, 1), kOptions, *group, ctx);
   const std::vector<int32_t> tokens = {1, 300, 599, 301, 40};
-  const auto blocks = block_ids(0, 1);
-  Batch batch;
-  append_rows(batch, tokens, 0, blocks);
-  batch.logit_rows = {0, 1, 2, 3, 4};
-  const auto logits = model.forward(batch);
-  return {logits.begin(), logits.end()};
+  return LoneModel(config, std::move(weights), ops::best_isa()).run(tokens, 0, block_ids(0, 1));
 }
 
 class SyntheticFolder : public testing::TestWithParam<const char*> {};

@@ -132,9 +132,7 @@ TEST_P(TokenizerFuzz, EncodingAnyBytesNeverCrashes) {
     for (char& c : bytes) c = static_cast<char>(rng() % 3 == 0 ? rng() % 128 : rng());
     std::vector<TextSpan> spans;
     for (size_t i = rng() % 4; i > 0; --i) spans.push_back({rng() % 100, rng() % 100});
-    EncodeOptions options;
-    options.literal_spans = spans;
-    for (const int32_t id : tokenizer->encode(bytes, options)) {
+    for (const int32_t id : tokenizer->encode(bytes, {.literal_spans = spans})) {
       ASSERT_GE(id, 0);
       ASSERT_LT(id, tokenizer->vocab_size());
     }
@@ -164,9 +162,7 @@ TEST(TokenizerRoundTrip, LosslessKindsGiveTheTextBack) {
       // Metaspace writes no mark of its own before a space, so one leading space is lost, as in
       // Hugging Face.
       if (std::string(kind) == "metaspace_first" && text.rfind(' ', 0) == 0) continue;
-      EncodeOptions options;
-      options.add_special_tokens = false;
-      options.parse_special_tokens = false;
+      const EncodeOptions options{.add_special_tokens = false, .parse_special_tokens = false};
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, options), false), text) << kind;
     }
   }

@@ -35,9 +35,7 @@ TEST_P(TokenizerGolden, EqualsHuggingFace) {
   for (size_t i = 0; i < texts.size(); ++i) {
     const auto text = texts[i].get<std::string>();
     const json& expected = cases[i];
-    EncodeOptions options;
-    options.add_special_tokens = false;
-    const Ids ids = tokenizer->encode(text, options);
+    const Ids ids = tokenizer->encode(text, {.add_special_tokens = false});
     EXPECT_EQ(ids, expected.at("ids").get<Ids>()) << texts[i];
     if (expected.contains("ids_with_special")) {
       EXPECT_EQ(tokenizer->encode(text), expected["ids_with_special"].get<Ids>()) << texts[i];

@@ -89,10 +89,9 @@ TEST(Tokenizer, TokenBytesJoinToTheText) {
   const std::string text = "Hello, wörld \U0001F415 ran 12\n水";
   for (const char* kind : {"gpt2", "llama3", "smollm", "llama2", "metaspace_first"}) {
     const auto tokenizer = golden(kind);
-    EncodeOptions options;
-    options.add_special_tokens = false;
     std::string bytes;
-    for (const int32_t id : tokenizer->encode(text, options)) bytes += tokenizer->token_bytes(id);
+    for (const int32_t id : tokenizer->encode(text, {.add_special_tokens = false}))
+      bytes += tokenizer->token_bytes(id);
     if (bytes.size() > text.size()) bytes.erase(0, 1);  // SentencePiece's leading space
     EXPECT_EQ(bytes, text) << kind;
   }
@@ -105,10 +104,8 @@ TEST(Tokenizer, SpecialTokensOnRequestOnly) {
   const Ids with = tokenizer->encode("a<|eot_id|>");
   EXPECT_EQ(with.front(), bos);
   EXPECT_EQ(with.back(), end);
-  EncodeOptions options;
-  options.add_special_tokens = false;
-  options.parse_special_tokens = false;
-  const Ids plain = tokenizer->encode("a<|eot_id|>", options);
+  const Ids plain = tokenizer->encode("a<|eot_id|>",
+                                      {.add_special_tokens = false, .parse_special_tokens = false});
   EXPECT_EQ(std::count(plain.begin(), plain.end(), end), 0);
   EXPECT_EQ(std::count(plain.begin(), plain.end(), bos), 0);
   EXPECT_EQ(tokenizer->decode(plain), "a<|eot_id|>");
@@ -125,9 +122,7 @@ TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {
     const std::string text = token + "x" + token + " y" + token;
     const size_t second = token.size() + 1;
     const auto count = [&](std::vector<TextSpan> spans) {
-      EncodeOptions options;
-      options.literal_spans = spans;
-      const Ids ids = tokenizer->encode(text, options);
+      const Ids ids = tokenizer->encode(text, {.literal_spans = spans});
       return std::count(ids.begin(), ids.end(), id);
     };
     EXPECT_EQ(count({}), 3) << kind;
@@ -151,9 +146,7 @@ TEST(Tokenizer, UserTextStaysMarkedThroughNormalization) {
   const int32_t id = *tokenizer->token_id("<|endoftext|>");
   const std::string text = "<|endoftext|>e\u0301 % \uFF1C|endoftext|> <|ENDOFTEXT|>";
   const auto count = [&](std::vector<TextSpan> spans) {
-    EncodeOptions options;
-    options.literal_spans = spans;
-    const Ids ids = tokenizer->encode(text, options);
+    const Ids ids = tokenizer->encode(text, {.literal_spans = spans});
     return std::count(ids.begin(), ids.end(), id);
   };
   EXPECT_EQ(count({}), 4);
@@ -168,8 +161,7 @@ TEST(Tokenizer, MergesCannotBuildASpecialToken) {
   spec["added_tokens"][0]["content"] = "abb";
   const auto tokenizer = from(spec);
   EXPECT_EQ(tokenizer->encode("abb"), Ids({3}));
-  EncodeOptions options;
-  options.parse_special_tokens = false;
+  const EncodeOptions options{.parse_special_tokens = false};
   EXPECT_EQ(tokenizer->encode("abb", options), Ids({2, 1}));
   spec["model"]["ignore_merges"] = true;
   EXPECT_EQ(from(spec)->encode("abb", options), Ids({2, 1}));
@@ -235,10 +227,8 @@ TEST(Tokenizer, BytesThatAreNotUtf8) {
   EXPECT_EQ(tokenizer->encode(bad), tokenizer->encode(replaced));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(bad)), replaced);
   const std::vector<TextSpan> spans = {{1, 2}};
-  EncodeOptions options;
-  options.literal_spans = spans;
-  const std::string after_bad = "\xFF\xFF\xFF<|endoftext|>";
-  EXPECT_EQ(tokenizer->encode(after_bad, options).back(), *tokenizer->token_id("<|endoftext|>"));
+  const Ids ids = tokenizer->encode("\xFF\xFF\xFF<|endoftext|>", {.literal_spans = spans});
+  EXPECT_EQ(ids.back(), *tokenizer->token_id("<|endoftext|>"));
 }
 
 TEST(Tokenizer, OneMebibyteWord) {
@@ -247,9 +237,7 @@ TEST(Tokenizer, OneMebibyteWord) {
     for (const std::string unit : {"a", "the", "\xE6\xB0\xB4"}) {
       std::string word;
       while (word.size() < (size_t{1} << 20)) word += unit;
-      EncodeOptions options;
-      options.add_special_tokens = false;
-      const Ids ids = tokenizer->encode(word, options);
+      const Ids ids = tokenizer->encode(word, {.add_special_tokens = false});
       ASSERT_FALSE(ids.empty());
       if (kind != "odd" && !kind.starts_with("unigram")) {
         std::string text = tokenizer->decode(ids);

@@ -4,21 +4,21 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/text/tokenizer.h"
+#include "models/text/tokenizer/word_model.h"
 
 namespace outrider::test {
 
 // Added tokens come first and are special. No merges: a text becomes single characters, or its
 // bytes.
-inline std::shared_ptr<const Tokenizer> byte_level(const std::vector<std::string>& special,
-                                                   const std::vector<std::string>& tokens,
-                                                   const nlohmann::json& config = {}) {
-  nlohmann::json spec = {{"added_tokens", nlohmann::json::array()},
-                         {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-                         {"decoder", {{"type", "ByteLevel"}}},
-                         {"model", {{"type", "BPE"}, {"merges", nlohmann::json::array()}}}};
+inline std::shared_ptr<const Tokenizer> with_tokens(nlohmann::json spec,
+                                                    const std::vector<std::string>& special,
+                                                    const std::vector<std::string>& tokens,
+                                                    const nlohmann::json& config) {
+  spec["added_tokens"] = spec["model"]["merges"] = nlohmann::json::array();
   nlohmann::json& vocab = spec["model"]["vocab"] = nlohmann::json::object();
   int32_t id = 0;
   for (const std::string& token : special) {
@@ -29,11 +29,19 @@ inline std::shared_ptr<const Tokenizer> byte_level(const std::vector<std::string
   return Tokenizer::from_json(spec.dump(), config.is_null() ? "" : config.dump());
 }
 
+inline std::shared_ptr<const Tokenizer> byte_level(const std::vector<std::string>& special,
+                                                   const std::vector<std::string>& tokens,
+                                                   const nlohmann::json& config = {}) {
+  nlohmann::json spec = {{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                         {"decoder", {{"type", "ByteLevel"}}},
+                         {"model", {{"type", "BPE"}}}};
+  return with_tokens(std::move(spec), special, tokens, config);
+}
+
 inline std::shared_ptr<const Tokenizer> sentence_piece(const std::vector<std::string>& special,
                                                        const std::vector<std::string>& tokens,
                                                        const nlohmann::json& config = {}) {
   nlohmann::json spec = {
-      {"added_tokens", nlohmann::json::array()},
       {"normalizer",
        {{"type", "Sequence"},
         {"normalizers",
@@ -47,27 +55,14 @@ inline std::shared_ptr<const Tokenizer> sentence_piece(const std::vector<std::st
           {{"type", "ByteFallback"}},
           {{"type", "Fuse"}},
           {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"merges", nlohmann::json::array()},
-        {"byte_fallback", true},
-        {"fuse_unk", true}}}};
-  nlohmann::json& vocab = spec["model"]["vocab"] = nlohmann::json::object();
-  int32_t id = 0;
-  for (const std::string& token : special) {
-    spec["added_tokens"].push_back({{"id", id}, {"content", token}, {"special", true}});
-    vocab[token] = id++;
-  }
-  for (const std::string& token : tokens) vocab[token] = id++;
-  return Tokenizer::from_json(spec.dump(), config.is_null() ? "" : config.dump());
+      {"model", {{"type", "BPE"}, {"byte_fallback", true}, {"fuse_unk", true}}}};
+  return with_tokens(std::move(spec), special, tokens, config);
 }
 
 // "<0x00>" to "<0xFF>".
 inline std::vector<std::string> byte_tokens() {
-  constexpr char kDigits[] = "0123456789ABCDEF";
   std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte)
-    tokens.push_back(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">");
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back(byte_token(byte));
   return tokens;
 }
 

@@ -57,7 +57,7 @@ TEST(Elementwise, RmsNormHeadsLeavesTheRestOfTheRow) {
   const std::vector<float> weight = random_floats(kHeadDim, 43);
   on_every_context([&](Context& ctx) {
     std::vector<float> x = before;
-    rms_norm_heads(ctx, x.data(), kRows, kStride, kHeads, kHeadDim, weight.data(), 1e-6f);
+    rms_norm_heads(ctx, {x.data(), kRows, kStride, kHeads, kHeadDim}, weight.data(), 1e-6f);
     for (int64_t r = 0; r < kRows; ++r) {
       for (int64_t h = 0; h < kHeads; ++h) {
         std::vector<float> head(kHeadDim, kPoison);
@@ -96,13 +96,7 @@ TEST(Elementwise, RopeRotatesHalvesByThePositionAndLeavesTheRest) {
     std::vector<float> x = before;
     std::vector<float> angles(positions.size() * 16, kPoison);
     rope_angles(ctx, angles.data(), positions, {inv_freq, 1.5f});
-    rope(ctx,
-         x.data(),
-         static_cast<int64_t>(positions.size()),
-         kStride,
-         kHeads,
-         kHeadDim,
-         {angles.data(), 16});
+    rope(ctx, {x.data(), std::ssize(positions), kStride, kHeads, kHeadDim}, {angles.data(), 16});
     EXPECT_LE(error_of(x, expected), 1e-6);
     if (first.empty()) first = x;
     EXPECT_TRUE(same_bits(x, first));
@@ -135,9 +129,9 @@ TEST(Elementwise, RopeOfManyHeadsAndRowsIsThatOfEach) {
     on_every_context([&](Context& ctx) {
       std::vector<float> x = before;
       std::vector<float> angles(positions.size() * 2 * half, kPoison);
-      const auto rows = static_cast<int64_t>(positions.size());
+      const HeadRows all = {x.data(), std::ssize(positions), heads * head_dim, heads, head_dim};
       rope_angles(ctx, angles.data(), positions, {inv_freq, 0.5f});
-      rope(ctx, x.data(), rows, heads * head_dim, heads, head_dim, {angles.data(), head_dim});
+      rope(ctx, all, {angles.data(), head_dim});
       EXPECT_TRUE(same_bits(x, expected)) << half;
     });
   }
@@ -181,7 +175,7 @@ TEST(Elementwise, SiluMul) {
     std::vector<float> first;
     on_every_context([&](Context& ctx) {
       std::vector<float> out(static_cast<size_t>(kRows * n), kPoison);
-      silu_mul(ctx, out.data(), in.data(), kRows, n);
+      activate_mul(ctx, out.data(), in.data(), kRows, n, ActivationKind::kSilu);
       EXPECT_LE(error_of(out, expected), 5e-7);
       if (first.empty()) first = out;
       EXPECT_TRUE(same_bits(out, first)) << n;
@@ -195,7 +189,7 @@ TEST(Elementwise, SiluMulAtTheEdges) {
       -1e30f, -100.0f, 100.0f, kPoison, inf, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
   on_every_context([&](Context& ctx) {
     std::vector<float> out(5, kPoison);
-    silu_mul(ctx, out.data(), in.data(), 1, 5);
+    activate_mul(ctx, out.data(), in.data(), 1, 5, ActivationKind::kSilu);
     EXPECT_EQ(out[0], 0.0f);
     EXPECT_LE(std::abs(out[1]), 1e-37f);
     EXPECT_EQ(out[2], 100.0f);

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft/worker.h"
@@ -182,17 +181,10 @@ TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
   EXPECT_DEATH(worker.step(), "the draft has read KV of a block that nobody holds");
 }
 
-// The variable as it is read at the start of a job, for the time of one test.
-class Armed {
- public:
-  explicit Armed(const char* text) { setenv(Checks::kVariable, text, /*overwrite=*/1); }
-  ~Armed() { unsetenv(Checks::kVariable); }
-};
-
 TEST(Poison, AWholeJobRunsWithIt) {
   const std::vector<Ask> asks = {{"Once upon a time", greedy(30)}, {"The king", greedy(30)}};
   const std::vector<Outcome> plain = run_asks(embedded_config(2, 3), asks);
-  const Armed armed("books,poison");
+  const SetVariable armed(Checks::kVariable, "books,poison");
   const std::vector<Outcome> checked = run_asks(embedded_config(2, 3), asks);
   for (size_t i = 0; i < asks.size(); ++i) {
     EXPECT_EQ(checked[i].error, "");
@@ -201,7 +193,7 @@ TEST(Poison, AWholeJobRunsWithIt) {
 }
 
 TEST(Checks, AWrongWordIsRefusedAtStart) {
-  const Armed armed("nonsense");
+  const SetVariable armed(Checks::kVariable, "nonsense");
   EXPECT_TRUE(fails_with([] { run_engine(embedded_config(1, 0), [](const FrontEndContext&) {}); },
                          "'nonsense' is none of books, poison"));
 }

@@ -93,8 +93,7 @@ TEST_F(ClientTest, StatesFollowWhatIsAskedAndWhatComes) {
   EXPECT_DOUBLE_EQ(client.asked_s(now + ms(5)), 0.005);
   EXPECT_DOUBLE_EQ(client.silent_s(now + ms(5)), 0.002);
   EXPECT_EQ(client.update(now + ms(60000)), State::kDown);
-  link.incoming.push_back(
-      encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
+  link.incoming.push_back(encode_frame(FrameKind::kAlive, kEpoch));
   client.receive(now + ms(60001));
   EXPECT_EQ(client.state(), State::kAnswering);
   client.end_wait();
@@ -189,8 +188,7 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
   now += ms(20);
   EXPECT_EQ(client.update(now), DraftClient::State::kDown);
-  link.incoming.push_back(
-      encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
+  link.incoming.push_back(encode_frame(FrameKind::kAlive, kEpoch));
   client.receive(now);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
   // It was only slow, so it gets more time from now on.
@@ -236,23 +234,19 @@ TEST_F(ClientTest, WhatWasForgottenIsNotWaitedFor) {
 
 TEST_F(ClientTest, AGoneEngineIsDownAtOnce) {
   client.send(asking_request(), now);
-  link.incoming.push_back(encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
+  link.incoming.push_back(encode_frame(FrameKind::kGone, kEpoch));
   client.receive(now);
   EXPECT_EQ(client.update(now), DraftClient::State::kDown);
-}
-
-Bytes plain_frame(FrameKind kind, uint32_t epoch) {
-  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
 }
 
 TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
   for (int i = 0; i < 60; ++i) answer_in(10);
   client.send(asking_request(), now);
-  link.incoming.push_back(plain_frame(FrameKind::kGone, kEpoch));
+  link.incoming.push_back(encode_frame(FrameKind::kGone, kEpoch));
   client.receive(now);
   EXPECT_EQ(client.state(), DraftClient::State::kDown);
   EXPECT_EQ(client.num_lives(), 0u);
-  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  link.incoming.push_back(encode_frame(FrameKind::kHello, kEpoch + 1));
   client.receive(now);
   EXPECT_EQ(client.state(), DraftClient::State::kIdle) << "what was asked died with the one before";
   EXPECT_EQ(client.num_lives(), 1u);
@@ -262,7 +256,7 @@ TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
   EXPECT_EQ(client.deadline(0.2), now + ms(40)) << "nothing is known of it yet, and it has to read";
   // Who is late from the life before is not heard.
   link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch));
-  link.incoming.push_back(plain_frame(FrameKind::kGone, kEpoch));
+  link.incoming.push_back(encode_frame(FrameKind::kGone, kEpoch));
   EXPECT_TRUE(client.receive(now).empty());
   EXPECT_EQ(client.num_dropped_frames(), 2u);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
@@ -272,7 +266,7 @@ TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
 
 // Its tokens may come slowly while it reads all texts; whoever is slow for good is waited for.
 TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
-  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  link.incoming.push_back(encode_frame(FrameKind::kHello, kEpoch + 1));
   client.receive(now);
   for (int round = 0; round < 3; ++round) {
     client.send(asking_request(), now);
@@ -299,7 +293,7 @@ TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
 // Silence is no slowness: of who took over, answered once and then fell silent a round waits no
 // longer than before.
 TEST_F(ClientTest, WhoTookOverAndFallsSilentIsNotTakenForSlow) {
-  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  link.incoming.push_back(encode_frame(FrameKind::kHello, kEpoch + 1));
   client.receive(now);
   client.send(asking_request(), now);
   now += ms(30);
@@ -316,8 +310,8 @@ TEST_F(ClientTest, WhoTookOverAndFallsSilentIsNotTakenForSlow) {
 }
 
 TEST_F(ClientTest, AHelloOfALifeThatIsOverIsDropped) {
-  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch));
-  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch - 1));
+  link.incoming.push_back(encode_frame(FrameKind::kHello, kEpoch));
+  link.incoming.push_back(encode_frame(FrameKind::kHello, kEpoch - 1));
   client.receive(now);
   EXPECT_EQ(client.num_lives(), 0u);
   EXPECT_EQ(client.num_dropped_frames(), 1u);
@@ -342,8 +336,7 @@ TEST_F(ClientTest, AliveFramesKeepALongAnswerUp) {
   client.send(asking_request(), now);
   for (int i = 0; i < 20; ++i) {
     now += ms(200);
-    link.incoming.push_back(
-        encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
+    link.incoming.push_back(encode_frame(FrameKind::kAlive, kEpoch));
     EXPECT_TRUE(client.receive(now).empty());
     EXPECT_NE(client.update(now), DraftClient::State::kDown);
   }

@@ -323,10 +323,7 @@ TEST(DraftVocabulary, PreemptionAndChunkedPrefill) {
   config.max_model_len = 192;
   config.block_size = 4;
   config.max_num_batched_tokens = 16;
-  const ModelConfig model = model_config_of("embedded", Role::kTarget);
-  config.kv_cache_memory_bytes =
-      75 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
-               model, shard_model(model, 0, 1), config.block_size));  // 300 tokens for 6 x 140
+  limit_kv_blocks(config, 75);  // 300 tokens for 6 x 140
   double num_preemptions = 0;
   std::vector<Outcome> on;
   run_engine(config, [&](const FrontEndContext& context) {

@@ -3,10 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <filesystem>
 
+#include "models/forward/transformer.h"
 #include "runtime/base/log.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider::test {
 
@@ -23,6 +28,15 @@ RunConfig embedded_config(int num_targets, int draft_len) {
     config.speculative.async_drafting = "cache";
   }
   return config;
+}
+
+void limit_kv_blocks(RunConfig& config, int64_t num_blocks) {
+  const ModelConfig model = model_config_of(config, Role::kTarget);
+  const ModelShard shard =
+      shard_model(model, 0, config.tensor_parallel_size, numerics_from_name(config.numerics));
+  const size_t block_bytes =
+      Transformer::kv_bytes_per_block(model, shard, config.block_size, kv_type_of(config, model));
+  config.kv_cache_memory_bytes = num_blocks * static_cast<int64_t>(block_bytes);
 }
 
 RunConfig patient(RunConfig config) {
@@ -101,6 +115,29 @@ std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& a
   return outcomes;
 }
 
+std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    tokens.push_back(outcome.tokens);
+  }
+  return tokens;
+}
+
+int64_t num_accepted(const std::vector<Outcome>& outcomes) {
+  int64_t sum = 0;
+  for (const Outcome& outcome : outcomes) sum += outcome.stats.num_accepted_tokens;
+  return sum;
+}
+
+bool same_logprobs(const std::vector<TokenLogprobs>& a, const std::vector<TokenLogprobs>& b) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [](const TokenLogprobs& x, const TokenLogprobs& y) {
+        return std::bit_cast<uint32_t>(x.logprob) == std::bit_cast<uint32_t>(y.logprob) &&
+               x.rank == y.rank && x.top == y.top;
+      });
+}
+
 SamplingParams greedy(int32_t max_tokens) {
   SamplingParams params;
   params.temperature = 0;
@@ -119,6 +156,14 @@ SamplingParams seeded(float temperature, uint64_t seed, int32_t max_tokens) {
   SamplingParams params = sampled(temperature, max_tokens);
   params.seed = seed;
   return params;
+}
+
+std::vector<Ask> mixed_asks(const std::vector<std::string>& prompts) {
+  std::vector<Ask> asks;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    asks.push_back({prompts[i], i % 2 == 0 ? greedy(40) : seeded(0.8f, 300 + i, 40)});
+  }
+  return asks;
 }
 
 std::string data_folder() {

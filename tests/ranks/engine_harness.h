@@ -2,6 +2,7 @@
 // requests give.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Outcome {
 
 // The embedded pair with a draft of this length, as small as tests want it; draft_len 0 = no draft.
 RunConfig embedded_config(int num_targets, int draft_len);
+
+// KV memory for so many blocks of the config's size on each target rank.
+void limit_kv_blocks(RunConfig& config, int64_t num_blocks);
 
 // A round waits for its draft however slow the machine is: for tests that count what was drafted.
 RunConfig patient(RunConfig config);
@@ -47,9 +51,32 @@ struct Ask {
 std::vector<Outcome> ask_all(const FrontEndContext& context, const std::vector<Ask>& asks);
 std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks);
 
+// Of outcomes without an error.
+std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes);
+int64_t num_accepted(const std::vector<Outcome>& outcomes);
+
+// Bit for bit.
+bool same_logprobs(const std::vector<TokenLogprobs>& a, const std::vector<TokenLogprobs>& b);
+
 SamplingParams greedy(int32_t max_tokens);
 SamplingParams sampled(float temperature, int32_t max_tokens);  // no seed
 SamplingParams seeded(float temperature, uint64_t seed, int32_t max_tokens);
+
+// Greedy and seeded in turns.
+std::vector<Ask> mixed_asks(const std::vector<std::string>& prompts);
+
+// An environment variable that is set for as long as this lives.
+class SetVariable {
+ public:
+  SetVariable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), /*overwrite=*/1);
+  }
+  ~SetVariable() { unsetenv(name_); }
+  SetVariable(const SetVariable&) = delete;
+
+ private:
+  const char* const name_;
+};
 
 // ../shared/data or OUTRIDER_DATA; empty when absent.
 std::string data_folder();

@@ -4,26 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <thread>
 
-#include "models/families/families.h"
-#include "models/forward/transformer.h"
 #include "runtime/base/log.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
 namespace {
-
-// The variable as it is read at the start of a job, for the time of one test.
-class ArmedFault {
- public:
-  explicit ArmedFault(const std::string& text) {
-    setenv(Faults::kVariable, text.c_str(), /*overwrite=*/1);
-  }
-  ~ArmedFault() { unsetenv(Faults::kVariable); }
-};
 
 std::string refusal(const std::string& text) {
   return error_of([&] { Faults::parse(text, 0, 2); });
@@ -139,7 +127,7 @@ class Divergence : public ::testing::TestWithParam<Flip> {};
 TEST_P(Divergence, StopsTheJobNamingRankAndRound) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Flip& flip = GetParam();
-  const ArmedFault fault(flip.fault);
+  const SetVariable fault(Faults::kVariable, flip.fault);
   EXPECT_EXIT(
       {
         run_asks(patient(embedded_config(flip.num_targets, flip.draft_len)), asks_of(40));
@@ -216,12 +204,8 @@ TEST_P(NanLogits, EndThatRequestAndNothingElse) {
   RunConfig config = embedded_config(nan.num_targets, nan.draft_len);
   config.max_num_batched_tokens = nan.max_rows;
   // Room for the four and little more: blocks go from one to the next.
-  const ModelConfig model =
-      load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
   config.max_model_len = 80;
-  config.kv_cache_memory_bytes = static_cast<int64_t>(
-      24 * Transformer::kv_bytes_per_block(
-               model, shard_model(model, 0, nan.num_targets), config.block_size));
+  limit_kv_blocks(config, 24);
   std::vector<Ask> asks = asks_of(40);
   if (nan.scores_prompts) {
     for (Ask& ask : asks) ask.params.prompt_logprobs = true;
@@ -231,7 +215,7 @@ TEST_P(NanLogits, EndThatRequestAndNothingElse) {
   EXPECT_EQ(kv_usage, 0);
   std::vector<Outcome> outcomes;
   {
-    const ArmedFault fault(nan.fault);
+    const SetVariable fault(Faults::kVariable, nan.fault);
     outcomes = run_twice(config, asks, &kv_usage);
   }
   EXPECT_EQ(kv_usage, 0) << "blocks are missing";

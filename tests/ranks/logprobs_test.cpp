@@ -6,7 +6,6 @@
 
 #include <cmath>
 
-#include "models/families/families.h"
 #include "runtime/ranks/loading/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 
@@ -125,12 +124,6 @@ void expect_direct(const std::vector<Ask>& asks, const std::vector<Outcome>& out
   EXPECT_GT(num_not_likeliest, 20u);  // else this were greedy text again
 }
 
-int64_t num_accepted(const std::vector<Outcome>& outcomes) {
-  int64_t sum = 0;
-  for (const Outcome& outcome : outcomes) sum += outcome.stats.num_accepted_tokens;
-  return sum;
-}
-
 TEST(Logprobs, SeededSamplersWithAndWithoutDraft) {
   const std::vector<Ask> asks = seeded_asks(40);
   for (int num_targets : {1, 2}) {
@@ -196,19 +189,11 @@ TEST(Logprobs, ChunksAndPreemption) {
     config.max_model_len = 192;
     config.block_size = 4;
     config.max_num_batched_tokens = 16;
-    const ModelConfig model =
-        load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
-    config.kv_cache_memory_bytes = 100 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
-                                             model, shard_model(model, 0, 1), config.block_size));
+    limit_kv_blocks(config, 100);
     std::vector<Outcome> outcomes;
     double num_preemptions = 0;
     run_engine(config, [&](const FrontEndContext& context) {
-      std::vector<std::shared_ptr<ResultStream>> streams;
-      for (const Ask& ask : asks) {
-        streams.push_back(
-            submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
-      }
-      for (const auto& stream : streams) outcomes.push_back(collect(*stream));
+      outcomes = ask_all(context, asks);
       num_preemptions = context.metrics.num_preemptions.value();
     });
     EXPECT_GT(num_preemptions, 0);

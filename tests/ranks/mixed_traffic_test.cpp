@@ -6,16 +6,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "http/api/generation.h"
-#include "models/forward/transformer.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
@@ -209,11 +206,7 @@ RunConfig config_of(const Setting& setting) {
   config.max_num_batched_tokens = setting.max_rows;
   config.block_size = setting.block_size;
   config.priority_aging_rounds = setting.priority_aging_rounds;
-  const ModelConfig model = model_config_of("embedded", Role::kTarget);
-  const ModelShard shard = shard_model(model, 0, setting.num_targets, Numerics::kStrict);
-  config.kv_cache_memory_bytes =
-      setting.num_blocks *
-      static_cast<int64_t>(Transformer::kv_bytes_per_block(model, shard, setting.block_size));
+  limit_kv_blocks(config, setting.num_blocks);
   return config;
 }
 
@@ -288,14 +281,6 @@ class Driver {
   std::vector<Outcome> outcomes_;
 };
 
-bool same_logprobs(const std::vector<TokenLogprobs>& a, const std::vector<TokenLogprobs>& b) {
-  return std::equal(
-      a.begin(), a.end(), b.begin(), b.end(), [](const TokenLogprobs& x, const TokenLogprobs& y) {
-        return std::bit_cast<uint32_t>(x.logprob) == std::bit_cast<uint32_t>(y.logprob) &&
-               x.rank == y.rank && x.top == y.top;
-      });
-}
-
 struct Tally {
   int num_equal = 0;
   int num_aborted = 0;
@@ -337,13 +322,6 @@ void expect_right(size_t index, const Outcome& got, Tally& tally) {
   ++tally.num_equal;
 }
 
-// For the time of one test, as it is read at the start of a job.
-class ChecksOn {
- public:
-  ChecksOn() { setenv(Checks::kVariable, "books,poison", /*overwrite=*/1); }
-  ~ChecksOn() { unsetenv(Checks::kVariable); }
-};
-
 TEST(MixedTraffic, TheRequestsAreVaried) {
   std::set<std::vector<int32_t>> texts;
   std::map<FinishReason, int> reasons;
@@ -362,7 +340,7 @@ class MixedTraffic : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
   expected();  // before checks are on: the plain engine as it is
-  const ChecksOn checks;
+  const SetVariable checks(Checks::kVariable, "books,poison");
   std::vector<Outcome> outcomes;
   std::map<std::string, double> seen;
   run_engine(config_of(GetParam()), [&](const FrontEndContext& context) {

@@ -7,7 +7,6 @@
 #include <set>
 #include <thread>
 
-#include "models/families/families.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "tests/ranks/engine_harness.h"
 
@@ -140,11 +139,7 @@ TEST_P(PrefixReuse, TextIsTheSameInATightSpot) {
   tight.block_size = 4;
   tight.max_num_batched_tokens = 24;
   tight.max_model_len = 320;
-  const ModelConfig model =
-      load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
-  tight.kv_cache_memory_bytes = static_cast<int64_t>(
-      90 * Transformer::kv_bytes_per_block(
-               model, shard_model(model, 0, tight.tensor_parallel_size), tight.block_size));
+  limit_kv_blocks(tight, 90);
   const Talk on = talk_with(tight, /*cancels=*/true);
   EXPECT_EQ(on.texts, off.texts);
   EXPECT_GT(on.num_hits, 0);

@@ -9,27 +9,11 @@
 namespace outrider::test {
 namespace {
 
-std::vector<Ask> mixed_asks() {
-  const std::vector<std::string> prompts = {
-      "Once upon a time there was a king who had three sons.",
-      "The old woman went into the forest to gather wood, and",
-      "My dear Watson,",
-      "The soldiers had been marching since the morning. The officer looked at the sky and said"};
-  std::vector<Ask> asks;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    asks.push_back({prompts[i], i % 2 == 0 ? greedy(40) : seeded(0.8f, 300 + i, 40)});
-  }
-  return asks;
-}
-
-std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes) {
-  std::vector<std::vector<int32_t>> tokens;
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.error, "");
-    tokens.push_back(outcome.tokens);
-  }
-  return tokens;
-}
+const std::vector<std::string> kPrompts = {
+    "Once upon a time there was a king who had three sons.",
+    "The old woman went into the forest to gather wood, and",
+    "My dear Watson,",
+    "The soldiers had been marching since the morning. The officer looked at the sky and said"};
 
 RunConfig config_of(int num_targets, int draft_len, const char* target, const char* draft) {
   RunConfig config = embedded_config(num_targets, draft_len);
@@ -41,7 +25,7 @@ RunConfig config_of(int num_targets, int draft_len, const char* target, const ch
 class QuantizedText : public ::testing::TestWithParam<int> {};  // target ranks
 
 TEST_P(QuantizedText, SameWithAndWithoutDraft) {
-  const std::vector<Ask> asks = mixed_asks();
+  const std::vector<Ask> asks = mixed_asks(kPrompts);
   const auto expected = tokens_of(run_asks(config_of(GetParam(), 0, "int8", "none"), asks));
   EXPECT_EQ(std::set(expected.begin(), expected.end()).size(), asks.size());
   for (const char* draft : {"none", "int8"}) {
@@ -49,9 +33,7 @@ TEST_P(QuantizedText, SameWithAndWithoutDraft) {
       const auto outcomes =
           run_asks(patient(config_of(GetParam(), draft_len, "int8", draft)), asks);
       EXPECT_EQ(tokens_of(outcomes), expected) << "draft " << draft << ", length " << draft_len;
-      int64_t num_accepted = 0;
-      for (const Outcome& outcome : outcomes) num_accepted += outcome.stats.num_accepted_tokens;
-      EXPECT_GT(num_accepted, 0) << "draft " << draft << ", length " << draft_len;
+      EXPECT_GT(num_accepted(outcomes), 0) << "draft " << draft << ", length " << draft_len;
     }
   }
 }
@@ -59,7 +41,7 @@ TEST_P(QuantizedText, SameWithAndWithoutDraft) {
 INSTANTIATE_TEST_SUITE_P(Ranks, QuantizedText, ::testing::Values(1, 2));
 
 TEST(QuantizedTextStrict, SameOnAnyNumberOfRanks) {
-  const std::vector<Ask> asks = mixed_asks();
+  const std::vector<Ask> asks = mixed_asks(kPrompts);
   std::vector<std::vector<int32_t>> expected;
   for (const int num_targets : {1, 2, 4}) {
     RunConfig config = config_of(num_targets, num_targets == 2 ? 4 : 0, "int8", "int8");
@@ -72,7 +54,7 @@ TEST(QuantizedTextStrict, SameOnAnyNumberOfRanks) {
 
 // Otherwise the tests above would be about the same weights as ever.
 TEST(QuantizedTextStrict, TheWeightsAreOthers) {
-  std::vector<Ask> asks = mixed_asks();
+  std::vector<Ask> asks = mixed_asks(kPrompts);
   for (Ask& ask : asks) ask.params.num_logprobs = 2;
   const auto rounded = run_asks(config_of(1, 0, "int8", "none"), asks);
   const auto exact = run_asks(config_of(1, 0, "none", "none"), asks);

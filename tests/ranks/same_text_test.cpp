@@ -5,8 +5,6 @@
 
 #include <set>
 
-#include "models/families/families.h"
-#include "models/forward/transformer.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
@@ -30,15 +28,6 @@ std::vector<Ask> asks_with(const std::function<SamplingParams(size_t)>& params) 
   return asks;
 }
 
-std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes) {
-  std::vector<std::vector<int32_t>> tokens;
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.error, "");
-    tokens.push_back(outcome.tokens);
-  }
-  return tokens;
-}
-
 // Alone: one request after the other, so that batches hold a single sequence.
 std::vector<std::vector<int32_t>> run_alone(const RunConfig& config, const std::vector<Ask>& asks) {
   std::vector<Outcome> outcomes;
@@ -50,12 +39,6 @@ std::vector<std::vector<int32_t>> run_alone(const RunConfig& config, const std::
     }
   });
   return tokens_of(outcomes);
-}
-
-int64_t num_accepted(const std::vector<Outcome>& outcomes) {
-  int64_t sum = 0;
-  for (const Outcome& outcome : outcomes) sum += outcome.stats.num_accepted_tokens;
-  return sum;
 }
 
 // Otherwise equality would be a test of nothing. (A small model may loop in one greedy text, not in
@@ -164,21 +147,11 @@ TEST(SameTextOneRank, PreemptionAndChunkedPrefill) {
     config.max_model_len = 192;
     config.block_size = 4;
     config.max_num_batched_tokens = 16;
-    const ModelConfig model =
-        load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
-    const auto block_bytes =
-        Transformer::kv_bytes_per_block(model, shard_model(model, 0, 1), config.block_size);
-    config.kv_cache_memory_bytes =
-        static_cast<int64_t>(block_bytes) * 100;  // 400 tokens for 8 x 150
+    limit_kv_blocks(config, 100);  // 400 tokens for 8 x 150
     double num_preemptions = 0;
     std::vector<Outcome> outcomes;
     run_engine(config, [&](const FrontEndContext& context) {
-      std::vector<std::shared_ptr<ResultStream>> streams;
-      for (const Ask& ask : asks) {
-        streams.push_back(
-            submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
-      }
-      for (const auto& stream : streams) outcomes.push_back(collect(*stream));
+      outcomes = ask_all(context, asks);
       num_preemptions = context.metrics.num_preemptions.value();
     });
     EXPECT_EQ(tokens_of(outcomes), expected) << "draft_len " << draft_len;

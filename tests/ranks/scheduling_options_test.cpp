@@ -4,8 +4,6 @@
 #include <atomic>
 #include <thread>
 
-#include "models/forward/transformer.h"
-#include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
@@ -16,10 +14,7 @@ RunConfig small_memory(int32_t num_blocks) {
   config.max_model_len = 96;
   config.block_size = 4;
   config.enable_prefix_caching = false;
-  const ModelConfig model = model_config_of("embedded", Role::kTarget);
-  config.kv_cache_memory_bytes =
-      num_blocks * static_cast<int64_t>(Transformer::kv_bytes_per_block(
-                       model, shard_model(model, 0, 1), config.block_size));
+  limit_kv_blocks(config, num_blocks);
   return config;
 }
 

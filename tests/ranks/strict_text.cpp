@@ -5,12 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <random>
 #include <set>
-
-#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider::test {
 namespace {
@@ -86,21 +83,9 @@ RunConfig config_of(const StrictRun& run) {
     config.max_model_len = 128;
     config.block_size = 4;
     config.max_num_batched_tokens = 24;
-    const ModelConfig model = model_config_of("embedded", Role::kTarget);
-    const ModelShard shard =
-        shard_model(model, 0, run.num_targets, numerics_from_name(run.numerics));
-    config.kv_cache_memory_bytes =
-        60 * static_cast<int64_t>(Transformer::kv_bytes_per_block(model, shard, config.block_size));
+    limit_kv_blocks(config, 60);
   }
   return config;
-}
-
-bool same_logprobs(const std::vector<TokenLogprobs>& a, const std::vector<TokenLogprobs>& b) {
-  return std::equal(
-      a.begin(), a.end(), b.begin(), b.end(), [](const TokenLogprobs& x, const TokenLogprobs& y) {
-        return std::bit_cast<uint32_t>(x.logprob) == std::bit_cast<uint32_t>(y.logprob) &&
-               x.rank == y.rank && x.top == y.top;
-      });
 }
 
 }  // namespace

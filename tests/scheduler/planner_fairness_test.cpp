@@ -97,10 +97,7 @@ class Crowd {
 };
 
 const SequencePlan* rows_of(const RoundPlan& plan, uint64_t id) {
-  const auto found =
-      std::find_if(plan.sequences.begin(), plan.sequences.end(), [id](const SequencePlan& rows) {
-        return rows.sequence_id == id;
-      });
+  const auto found = std::ranges::find(plan.sequences, id, &SequencePlan::sequence_id);
   return found == plan.sequences.end() ? nullptr : &*found;
 }
 

@@ -80,9 +80,7 @@ class Bench {
 };
 
 bool has_rows(const RoundPlan& plan, uint64_t id) {
-  return std::any_of(plan.sequences.begin(), plan.sequences.end(), [id](const SequencePlan& rows) {
-    return rows.sequence_id == id;
-  });
+  return std::ranges::count(plan.sequences, id, &SequencePlan::sequence_id) > 0;
 }
 
 // Fails the test and returns empty rows when the sequence is not in the plan.

@@ -144,7 +144,8 @@ void Play::take_late_draft_tokens(RoundPlan& plan) {
   for (LateDraftToken& late : planner_.late_draft_tokens(plan)) {
     while (rows != plan.sequences.end() && rows->sequence_id != late.sequence_id) ++rows;
     if (rows == plan.sequences.end()) return fault("late draft tokens out of the plan's order");
-    if (rows->bonus_draft || !plan.awaits_bonus_drafts) fault("a late draft token that nobody awaits");
+    if (rows->bonus_draft || !plan.awaits_bonus_drafts)
+      fault("a late draft token that nobody awaits");
     rows->bonus_draft = std::move(late.token);
   }
 }
@@ -165,11 +166,8 @@ void Play::check_progress(const RoundPlan& plan) {
   if (scenario_.priorities) return;
   for (const auto& [id, story] : stories_) {
     if (story.over || story.cancelled) continue;
-    const bool planned = std::any_of(
-        plan.sequences.begin(), plan.sequences.end(), [id = id](const SequencePlan& rows) {
-          return rows.sequence_id == id;
-        });
-    if (!planned) fault(fmt::format("round {}: the oldest, {}, does not run", plan.round, id));
+    if (std::ranges::count(plan.sequences, id, &SequencePlan::sequence_id) == 0)
+      fault(fmt::format("round {}: the oldest, {}, does not run", plan.round, id));
     return;
   }
 }

@@ -61,7 +61,6 @@ TEST(SpeedupAccount, NothingNotedMeansZerosAndNoNan) {
   for (const double value : {totals.bubble(),
                              totals.draft_idle_s,
                              totals.hit_rate(),
-                             totals.tokens_per_s(),
                              totals.plain_tokens_per_s(),
                              totals.measured_speedup(),
                              totals.acceptance(),
@@ -92,7 +91,6 @@ TEST(SpeedupAccount, OneRoundByHand) {
   // 3.5 plain rounds of 12 ms, the only step that was seen, and 2 ms of overhead.
   EXPECT_NEAR(totals.plain_s, 0.049, 1e-12);
   EXPECT_NEAR(totals.measured_speedup(), 0.049 / 0.018, 1e-12);
-  EXPECT_NEAR(totals.tokens_per_s(), 7 / 0.018, 1e-9);
   EXPECT_NEAR(totals.plain_tokens_per_s(), 7 / 0.049, 1e-9);
   EXPECT_NEAR(totals.bubble(), 4.0 / 18, 1e-12);
   EXPECT_NEAR(totals.draft_idle_s, 0.010, 1e-12);
@@ -193,7 +191,6 @@ TEST(SpeedupAccount, AStallIsNotCompared) {
     const SpeedupTotals& totals = account.totals();
     EXPECT_EQ(totals.num_rounds, 199);
     EXPECT_NEAR(totals.measured_speedup(), 3 / 1.4, 1e-9);
-    EXPECT_NEAR(totals.tokens_per_s(), 3 / 0.014, 1e-6);
     EXPECT_GT(totals.round_s, 30);
   }
 }
@@ -208,25 +205,6 @@ TEST(SpeedupAccount, ALoadThatIsFarSlowerCountsBeforeLong) {
     account.record_round(slow);
   }
   EXPECT_GT(account.totals().num_rounds, 180);
-}
-
-TEST(SpeedupAccount, AnIntervalIsADifference) {
-  SpeedupAccount account;
-  account.record_round(synchronous_round(4, 0, 0.3));
-  account.record_lookups(1, 0);
-  account.record_draft(4, 0.012, 0);
-  const SpeedupTotals before = account.totals();
-  account.record_round(synchronous_round(4, 4, 0.1));
-  account.record_lookups(1, 1);
-  account.record_draft(4, 0.004, 0);
-  const SpeedupTotals interval = account.totals() - before;
-  EXPECT_EQ(interval.num_rounds, 1);
-  EXPECT_EQ(interval.hit_rate(), 1);
-  EXPECT_NEAR(interval.measured_speedup(), 5 / 1.4, 1e-9);
-  EXPECT_NEAR(interval.cost_ratio(), 0.1, 1e-9);
-  EXPECT_EQ(interval.num_wasted_rows, 0);
-  EXPECT_EQ(interval.acceptance(), 1);
-  EXPECT_NEAR(interval.predicted_speedup(), 5 / 1.4, 1e-9);
 }
 
 }  // namespace

@@ -217,7 +217,7 @@ void Clients::take(Story& story, const ResultEvent& event) {
     witness_.fault(fmt::format("request {} has no log-probabilities for each token", id));
   story.num_prompt_scores += event.prompt_logprobs.size();
   story.text.insert(story.text.end(), event.tokens.begin(), event.tokens.end());
-  num_tokens_ += event.tokens.size();
+  counts_.num_tokens += event.tokens.size();
 }
 
 void Clients::check(const Story& story, const ResultEvent& last) {
@@ -231,26 +231,26 @@ void Clients::check(const Story& story, const ResultEvent& last) {
   if (knows_text_ && witness_.text_of(request.id) != nullptr &&
       last.finish_reason != FinishReason::kAborted && all != *witness_.text_of(request.id))
     wrong("got another text than the ranks decided");
-  num_preempted_ += static_cast<uint64_t>(last.num_preemptions);
-  num_reused_ += static_cast<uint64_t>(last.num_cached_tokens);
-  num_drafts_judged_ += static_cast<uint64_t>(last.stats.num_draft_tokens);
-  num_accepted_ += static_cast<uint64_t>(last.stats.num_accepted_tokens);
-  num_bonus_drafts_ += static_cast<uint64_t>(last.stats.num_bonus_drafts);
+  counts_.num_preempted += static_cast<uint64_t>(last.num_preemptions);
+  counts_.num_reused += static_cast<uint64_t>(last.num_cached_tokens);
+  counts_.num_drafts_judged += static_cast<uint64_t>(last.stats.num_draft_tokens);
+  counts_.num_accepted += static_cast<uint64_t>(last.stats.num_accepted_tokens);
+  counts_.num_bonus_drafts += static_cast<uint64_t>(last.stats.num_bonus_drafts);
   const bool is_whole =
       last.finish_reason == FinishReason::kStop || last.finish_reason == FinishReason::kLength;
   if (last.finish_reason == FinishReason::kAborted) {
     if (!story.is_cancelled && !is_stopped_) wrong(("was aborted: " + last.error).c_str());
-    ++num_cancelled_;
+    ++counts_.num_cancelled;
   }
   if (last.finish_reason == FinishReason::kError) {
     if (!spoiled_[request.id]) wrong(("failed: " + last.error).c_str());
-    ++num_failed_;
+    ++counts_.num_failed;
   }
   if (is_whole && request.params.prompt_logprobs &&
       story.num_prompt_scores + 1 != request.prompt.size())
     wrong("has not all prompt scores");
   if (!is_text_given(request.params)) return;
-  ++num_compared_;
+  ++counts_.num_compared;
   const Reference::Text expected = reference_.write(request);
   const size_t num_common = std::min(expected.tokens.size(), story.text.size());
   const bool is_beginning = story.text.size() <= expected.tokens.size() &&

@@ -10,6 +10,7 @@
 #include "runtime/ranks/target/target.h"
 #include "scheduler/engine.h"
 #include "tests/simulation/setting.h"
+#include "tests/simulation/simulation.h"
 #include "tests/simulation/witness.h"
 
 namespace outrider::test {
@@ -49,15 +50,8 @@ class Clients {
   // The job has ended: nothing may be left.
   void check_end();
 
-  uint64_t num_tokens() const { return num_tokens_; }
-  uint64_t num_compared() const { return num_compared_; }  // texts with the reference's
-  uint64_t num_cancelled() const { return num_cancelled_; }
-  uint64_t num_failed() const { return num_failed_; }
-  uint64_t num_preempted() const { return num_preempted_; }
-  uint64_t num_reused() const { return num_reused_; }  // positions
-  uint64_t num_drafts_judged() const { return num_drafts_judged_; }
-  uint64_t num_accepted() const { return num_accepted_; }  // of these
-  uint64_t num_bonus_drafts() const { return num_bonus_drafts_; }
+  // What they have seen of it.
+  const SimulationResult& counts() const { return counts_; }
   int64_t num_rows_needed() const { return num_rows_needed_; }
   bool is_idle() const { return open_.empty(); }
 
@@ -88,15 +82,7 @@ class Clients {
   std::vector<std::vector<int32_t>> earlier_;  // texts that others may begin with
   bool is_stopped_ = false;
   int32_t num_submitted_ = 0;
-  uint64_t num_tokens_ = 0;
-  uint64_t num_compared_ = 0;
-  uint64_t num_cancelled_ = 0;
-  uint64_t num_failed_ = 0;
-  uint64_t num_preempted_ = 0;
-  uint64_t num_reused_ = 0;
-  uint64_t num_drafts_judged_ = 0;
-  uint64_t num_accepted_ = 0;
-  uint64_t num_bonus_drafts_ = 0;
+  SimulationResult counts_;
   int64_t num_rows_needed_ = 0;
 };
 

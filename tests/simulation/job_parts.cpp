@@ -97,18 +97,10 @@ void check_books(const ServingMetrics& metrics, Witness& witness) {
 }
 
 void add_counts(const Witness& witness, const Clients& clients, SimulationResult* result) {
+  result->add(clients.counts());
   result->faults = witness.faults();
   result->digest = witness.digest();
   result->num_rounds = witness.num_rounds();
-  result->num_tokens = clients.num_tokens();
-  result->num_compared = clients.num_compared();
-  result->num_drafts_judged = clients.num_drafts_judged();
-  result->num_accepted = clients.num_accepted();
-  result->num_preempted = clients.num_preempted();
-  result->num_cancelled = clients.num_cancelled();
-  result->num_failed = clients.num_failed();
-  result->num_reused = clients.num_reused();
-  result->num_bonus_drafts = clients.num_bonus_drafts();
 }
 
 void SimulationResult::add(const SimulationResult& other) {

@@ -53,7 +53,7 @@ class Replica {
   const RoundDecision& decision() const { return decision_; }
   Bytes report() const {
     WireWriter out;
-    out.put_numbers(std::vector<DigestReport>{{rank_, round_, digest(round_, decision_)}});
+    out.put(std::vector<DigestReport>{{rank_, round_, digest(round_, decision_)}});
     return out.take();
   }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
@@ -39,36 +38,6 @@ double lk_distance(std::span<const double> target_prob, std::span<const double> 
     sum += std::abs(target_prob[i] - (target_prob[i] + draft_prob[i]) / 2);
   }
   return sum;
-}
-
-// max(t_j / t_i, d_j / d_i) is the first where t_j / d_j >= t_i / d_i, else the second. So in the
-// order of t / d the inner sum is a tail of the t over t_i and a head of the d over d_i.
-double coupled_agreement(std::span<const double> target_prob, std::span<const double> draft_prob) {
-  OUTRIDER_CHECK(target_prob.size() == draft_prob.size());
-  struct Pair {
-    double target, draft;
-  };
-  std::vector<Pair> pairs;
-  for (size_t i = 0; i < target_prob.size(); ++i) {
-    if (target_prob[i] > 0 || draft_prob[i] > 0) pairs.push_back({target_prob[i], draft_prob[i]});
-  }
-  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
-    return a.target * b.draft < b.target * a.draft;
-  });
-  double target_from_here = 0;
-  for (const Pair& pair : pairs) target_from_here += pair.target;
-  double draft_before = 0;
-  double agreement = 0;
-  for (const Pair& pair : pairs) {
-    if (pair.target > 0 && pair.draft > 0) {
-      // Not below its own last term, whatever rounding has left.
-      const double tail = std::max(target_from_here, pair.target);
-      agreement += 1 / (tail / pair.target + draft_before / pair.draft);
-    }
-    target_from_here -= pair.target;
-    draft_before += pair.draft;
-  }
-  return agreement;
 }
 
 double block_accepted(std::span<const double> target_prob,

@@ -1,6 +1,6 @@
 // What the founding papers and the design say beyond the program's own formulas: Leviathan et al.
-// (arXiv 2211.17192), Daliri et al. (2408.07978) for the coupled rule, Sun et al. (2403.10444) for
-// block verification. Pure; alpha, draft_len and cost_ratio as in speedup_formulas.h.
+// (arXiv 2211.17192), Sun et al. (2403.10444) for block verification. Pure; alpha, draft_len and
+// cost_ratio as in speedup_formulas.h.
 #pragma once
 
 #include <array>
@@ -58,10 +58,6 @@ double sum_of_minima(std::span<const double> target_prob, std::span<const double
 
 // Definition 3.2, D_LK: sum of |target_prob - M|, M the mean of the two; 1 - D_LK = beta.
 double lk_distance(std::span<const double> target_prob, std::span<const double> draft_prob);
-
-// The chance that the Gumbel maxima of the two agree under the same noise: sum over tokens i of
-// 1 / sum_j max(t_j / t_i, d_j / d_i). O(n log n).
-double coupled_agreement(std::span<const double> target_prob, std::span<const double> draft_prob);
 
 // Mean accepted tokens of block verification when every position has these two distributions:
 // sum over i = 1 .. K of E[P_i], P_i = min(P_{i-1} t(x_i) / d(x_i), 1), x_i drawn from the draft.

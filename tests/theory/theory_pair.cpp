@@ -15,6 +15,7 @@
 #include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/loading/model_probe.h"
 #include "scheduler/drafting/propose.h"
+#include "scheduler/exactness/law_cases.h"
 #include "scheduler/round.h"
 #include "scheduler/verification/rules.h"
 #include "tests/theory/paper_formulas.h"

@@ -10,6 +10,7 @@
 #include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "scheduler/drafting/propose.h"
+#include "scheduler/exactness/law_cases.h"
 #include "scheduler/verification/verify.h"
 #include "tests/theory/paper_formulas.h"
 
@@ -120,7 +121,6 @@ SimulatedRounds simulate_rounds(const ToyPair& pair, const SimulationSpec& spec)
   }
   const auto n = static_cast<double>(spec.num_rounds);
   SimulatedRounds result;
-  result.num_rounds = spec.num_rounds;
   result.tokens_per_round = sum / n;
   const double variance = std::max(0.0, (sum_of_squares - sum * sum / n) / (n - 1));
   result.standard_error = std::sqrt(variance / n);

@@ -30,7 +30,6 @@ struct SimulationSpec {
 };
 
 struct SimulatedRounds {
-  int64_t num_rounds = 0;
   double tokens_per_round = 0;  // accepted + 1
   double standard_error = 0;    // of it
 };

@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
+#include "scheduler/exactness/law_cases.h"
 #include "tests/theory/paper_formulas.h"
 #include "tests/theory/theory_simulation.h"
 
@@ -248,7 +249,6 @@ TEST(TheorySimulation, TokensPerRoundAreThoseOfTheFormula) {
             .mode = mode, .draft_len = draft_len, .num_rounds = 10000, .seed = 5};
         const SimulatedRounds rounds = simulate_rounds(pair, spec);
         const double expected = expected_simulated_tokens(pair, spec);
-        EXPECT_EQ(rounds.num_rounds, 10000);
         EXPECT_GT(rounds.standard_error, 0.001);
         EXPECT_LT(rounds.standard_error, 0.05);
         EXPECT_LE(std::abs(rounds.tokens_per_round - expected), 4 * rounds.standard_error)

@@ -90,7 +90,6 @@ struct Target {
   int name = -1;
   std::string attribute;         // set namespace.attribute
   std::vector<Target> elements;  // tuple when not empty
-  bool is_tuple = false;
 };
 
 enum class StmtKind : uint8_t {
@@ -119,12 +118,9 @@ struct Branch {
 
 struct MacroDefinition {
   std::string name;
-  std::vector<int> parameters;
-  std::vector<std::string> parameter_names;
-  std::vector<Expr> defaults;  // of the last parameters
-  bool uses_caller = false;
-  bool takes_varargs = false, takes_kwargs = false;
-  int caller_name = -1, varargs_name = -1, kwargs_name = -1;
+  std::vector<int> parameters;                                // names
+  std::vector<Expr> defaults;                                 // of the last parameters
+  int caller_name = -1, varargs_name = -1, kwargs_name = -1;  // -1: the body does not mention it
 };
 
 struct Stmt {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,8 +51,9 @@ bool apply_test(Budget& budget,
 bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
 
-// The method `name` of a value as a callable; nullopt-like undefined kind when there is none.
-bool find_method(const Value& value, std::string_view name, Value& method);
+// A method as a callable, which keeps the view of its name. find_method: if the value has it.
+Value bound_method(const Value& receiver, std::string_view name);
+std::optional<Value> find_method(const Value& value, std::string_view name);
 Value call_method(Budget& budget, const Callable& method, const Arguments& arguments);
 
 // The row of a table with this name; nullptr when there is none.

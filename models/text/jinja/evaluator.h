@@ -47,7 +47,6 @@ class Evaluator {
   Flow run_statement(const Stmt& statement);
   Flow run_if(const Stmt& statement);
   Flow run_for(const Stmt& statement);
-  void run_set(const Stmt& statement);
   Flow run_set_block(const Stmt& statement);
   void run_call_block(const Stmt& statement);
   Flow run_filter_block(const Stmt& statement);
@@ -100,12 +99,11 @@ class Evaluator {
 // A scope of its own while it lives.
 class Evaluator::ScopeGuard {
  public:
-  ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent)
+  explicit ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent = nullptr)
       : evaluator_(evaluator), outer_(std::move(evaluator.scope_)) {
     evaluator_.scope_ = std::make_shared<Scope>();
     evaluator_.scope_->parent = parent ? std::move(parent) : outer_;
   }
-  explicit ScopeGuard(Evaluator& evaluator) : ScopeGuard(evaluator, nullptr) {}
   ~ScopeGuard() { evaluator_.scope_ = std::move(outer_); }
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;

@@ -14,18 +14,6 @@ NestingGuard::NestingGuard(int& depth, const TokenStream& tokens) : depth_(depth
 
 namespace {
 
-Expr make(ExprKind kind) {
-  Expr expr;
-  expr.kind = kind;
-  return expr;
-}
-
-Expr constant(Value value) {
-  Expr expr = make(ExprKind::kConstant);
-  expr.constant = std::move(value);
-  return expr;
-}
-
 // first op second op third ..., flat; just `first` when no operator followed.
 struct Chain {
   explicit Chain(Expr first_operand) : first(std::move(first_operand)) {}
@@ -36,15 +24,22 @@ struct Chain {
   }
   Expr finish(ExprKind kind) {
     if (operands.empty()) return std::move(first);
-    Expr expr = make(kind);
-    expr.operands = std::move(operands);
-    expr.operators = std::move(operators);
-    return expr;
+    return {.kind = kind, .operands = std::move(operands), .operators = std::move(operators)};
   }
   Expr first;
   std::vector<Expr> operands;
   std::vector<Operator> operators;
 };
+
+// What stands behind `base`, which becomes a postfix node unless it is one.
+std::vector<Postfix>& postfixes_of(Expr& base) {
+  if (base.kind != ExprKind::kPostfix) {
+    Expr expr{.kind = ExprKind::kPostfix};
+    expr.operands.push_back(std::move(base));
+    base = std::move(expr);
+  }
+  return base.postfixes;
+}
 
 struct NamedOperator {
   std::string_view name;
@@ -80,7 +75,7 @@ Expr ExpressionParser::parse_expression(Ternary ternary) {
   Expr expr = parse_or();
   if (ternary == Ternary::kNotAllowed) return expr;
   if (!tokens_.take_name("if")) return expr;
-  Expr conditional = make(ExprKind::kConditional);
+  Expr conditional{.kind = ExprKind::kConditional};
   conditional.operands.push_back(parse_or());
   conditional.operands.push_back(std::move(expr));
   if (tokens_.take_name("else")) conditional.operands.push_back(parse_expression());
@@ -105,7 +100,7 @@ Expr ExpressionParser::parse_not() {
   if (!tokens_.at_name("not")) return parse_compare();
   const NestingGuard guard(depth, tokens_);
   tokens_.take();
-  Expr expr = make(ExprKind::kNot);
+  Expr expr{.kind = ExprKind::kNot};
   expr.operands.push_back(parse_not());
   return expr;
 }
@@ -164,7 +159,7 @@ Expr ExpressionParser::parse_unary(bool with_filters) {
   Expr expr;
   if (tokens_.at_operator("-") || tokens_.at_operator("+")) {
     const NestingGuard guard(depth, tokens_);
-    expr = make(tokens_.take().text == "-" ? ExprKind::kNegative : ExprKind::kPositive);
+    expr.kind = tokens_.take().text == "-" ? ExprKind::kNegative : ExprKind::kPositive;
     expr.operands.push_back(parse_unary(false));
   } else {
     expr = parse_primary();
@@ -178,61 +173,45 @@ Expr ExpressionParser::parse_primary() {
   switch (tokens_.current().kind) {
     case TokenKind::kName: {
       const std::string name = tokens_.take().text;
-      if (name == "true" || name == "True") return constant(Value::boolean(true));
-      if (name == "false" || name == "False") return constant(Value::boolean(false));
-      if (name == "none" || name == "None") return constant(Value::none());
-      Expr expr = make(ExprKind::kName);
-      expr.name = tokens_.intern(name);
-      return expr;
+      if (name == "true" || name == "True") return {.constant = Value::boolean(true)};
+      if (name == "false" || name == "False") return {.constant = Value::boolean(false)};
+      if (name == "none" || name == "None") return {.constant = Value::none()};
+      return {.kind = ExprKind::kName, .name = tokens_.intern(name)};
     }
-    case TokenKind::kString:
-      return parse_string();
+    case TokenKind::kString: {
+      std::string joined;
+      while (tokens_.at(TokenKind::kString)) joined += tokens_.take().text;
+      return {.constant = Value::string(joined)};
+    }
     case TokenKind::kInteger:
-      return constant(Value::integer(tokens_.take().integer));
+      return {.constant = Value::integer(tokens_.take().integer)};
     case TokenKind::kFloat:
-      return constant(Value::real(tokens_.take().real));
+      return {.constant = Value::real(tokens_.take().real)};
     default:
       break;
   }
   if (tokens_.at_operator("(")) return parse_parenthesis();
-  if (tokens_.at_operator("[")) return parse_list();
-  if (tokens_.at_operator("{")) return parse_dict();
-  tokens_.fail_unexpected();
-}
-
-Expr ExpressionParser::parse_string() {
-  std::string joined;
-  while (tokens_.at(TokenKind::kString)) joined += tokens_.take().text;
-  return constant(Value::string(joined));
+  if (tokens_.at_operator("[")) return parse_items(ExprKind::kList, "]");
+  if (tokens_.at_operator("{")) return parse_items(ExprKind::kDict, "}");
+  tokens_.fail("unexpected " + describe(tokens_.current()));
 }
 
 Expr ExpressionParser::parse_parenthesis() {
   tokens_.take();
-  if (tokens_.take_operator(")")) return make(ExprKind::kTuple);
+  if (tokens_.take_operator(")")) return {.kind = ExprKind::kTuple};
   Expr expr = parse_tuple();
   tokens_.expect_operator(")");
   return expr;
 }
 
-Expr ExpressionParser::parse_list() {
+Expr ExpressionParser::parse_items(ExprKind kind, std::string_view closing) {
   tokens_.take();
-  Expr expr = make(ExprKind::kList);
-  while (!tokens_.at_operator("]")) {
+  Expr expr{.kind = kind};
+  while (!tokens_.at_operator(closing)) {
     if (!expr.operands.empty()) tokens_.expect_operator(",");
-    if (tokens_.at_operator("]")) break;
+    if (tokens_.at_operator(closing)) break;
     expr.operands.push_back(parse_expression());
-  }
-  tokens_.take();
-  return expr;
-}
-
-Expr ExpressionParser::parse_dict() {
-  tokens_.take();
-  Expr expr = make(ExprKind::kDict);
-  while (!tokens_.at_operator("}")) {
-    if (!expr.operands.empty()) tokens_.expect_operator(",");
-    if (tokens_.at_operator("}")) break;
-    expr.operands.push_back(parse_expression());
+    if (kind != ExprKind::kDict) continue;
     tokens_.expect_operator(":");
     expr.operands.push_back(parse_expression());
   }
@@ -251,7 +230,7 @@ Expr ExpressionParser::parse_tuple(Ternary ternary, std::string_view end_name) {
   }
   Expr first = parse_expression(ternary);
   if (!tokens_.at_operator(",")) return first;
-  Expr tuple = make(ExprKind::kTuple);
+  Expr tuple{.kind = ExprKind::kTuple};
   tuple.operands.push_back(std::move(first));
   while (tokens_.take_operator(",")) {
     if (at_tuple_end(end_name)) break;
@@ -279,7 +258,6 @@ Target ExpressionParser::parse_target(std::string_view end_name, bool attribute_
   Target first = parse_single_target(attribute_allowed);
   if (!tokens_.at_operator(",")) return first;
   Target tuple;
-  tuple.is_tuple = true;
   tuple.elements.push_back(std::move(first));
   while (tokens_.take_operator(",")) {
     if (at_tuple_end(end_name) || tokens_.at_operator("=")) break;
@@ -289,50 +267,33 @@ Target ExpressionParser::parse_target(std::string_view end_name, bool attribute_
 }
 
 void ExpressionParser::parse_postfixes(Expr& base) {
-  std::vector<Postfix> chain;
   while (true) {
     if (tokens_.at_operator(".") || tokens_.at_operator("[")) {
-      chain.push_back(parse_subscript());
+      postfixes_of(base).push_back(parse_subscript());
     } else if (tokens_.at_operator("(")) {
-      chain.push_back(parse_call());
+      postfixes_of(base).push_back(parse_call());
     } else {
-      break;
+      return;
     }
   }
-  if (chain.empty()) return;
-  Expr expr = make(ExprKind::kPostfix);
-  expr.operands.push_back(std::move(base));
-  expr.postfixes = std::move(chain);
-  base = std::move(expr);
 }
 
 void ExpressionParser::parse_filters_and_tests(Expr& base) {
-  std::vector<Postfix> chain;
   while (true) {
     if (tokens_.take_operator("|")) {
-      chain.push_back(parse_filter());
+      postfixes_of(base).push_back(parse_filter());
     } else if (tokens_.at_name("is")) {
-      chain.push_back(parse_test());
+      postfixes_of(base).push_back(parse_test());
     } else if (tokens_.at_operator("(")) {
-      chain.push_back(parse_call());
+      postfixes_of(base).push_back(parse_call());
     } else {
-      break;
+      return;
     }
   }
-  if (chain.empty()) return;
-  if (base.kind == ExprKind::kPostfix) {
-    for (Postfix& postfix : chain) base.postfixes.push_back(std::move(postfix));
-    return;
-  }
-  Expr expr = make(ExprKind::kPostfix);
-  expr.operands.push_back(std::move(base));
-  expr.postfixes = std::move(chain);
-  base = std::move(expr);
 }
 
 Postfix ExpressionParser::parse_subscript() {
-  Postfix postfix;
-  postfix.line = tokens_.line();
+  Postfix postfix{.line = tokens_.line()};
   if (tokens_.take_operator(".")) {
     if (tokens_.at(TokenKind::kInteger)) {
       postfix.kind = PostfixKind::kItem;
@@ -362,11 +323,7 @@ Postfix ExpressionParser::parse_subscript() {
 }
 
 Postfix ExpressionParser::parse_call() {
-  Postfix postfix;
-  postfix.kind = PostfixKind::kCall;
-  postfix.line = tokens_.line();
-  postfix.arguments = parse_arguments();
-  return postfix;
+  return {.kind = PostfixKind::kCall, .line = tokens_.line(), .arguments = parse_arguments()};
 }
 
 CallArguments ExpressionParser::parse_arguments() {
@@ -410,9 +367,7 @@ std::vector<Postfix> ExpressionParser::parse_filters() {
 }
 
 Postfix ExpressionParser::parse_filter() {
-  Postfix filter;
-  filter.kind = PostfixKind::kFilter;
-  filter.line = tokens_.line();
+  Postfix filter{.kind = PostfixKind::kFilter, .line = tokens_.line()};
   filter.name = tokens_.expect_any_name();
   if (tokens_.at_operator("(")) filter.arguments = parse_arguments();
   return filter;
@@ -432,9 +387,7 @@ bool ExpressionParser::at_test_argument() const {
 }
 
 Postfix ExpressionParser::parse_test() {
-  Postfix test;
-  test.kind = PostfixKind::kTest;
-  test.line = tokens_.take().line;
+  Postfix test{.kind = PostfixKind::kTest, .line = tokens_.take().line};
   test.negated = tokens_.take_name("not");
   test.name = tokens_.expect_any_name();
   if (tokens_.at_operator("(")) {

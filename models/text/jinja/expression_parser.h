@@ -36,9 +36,7 @@ class ExpressionParser {
   Expr parse_unary(bool with_filters);
   Expr parse_primary();
   Expr parse_parenthesis();
-  Expr parse_list();
-  Expr parse_dict();
-  Expr parse_string();
+  Expr parse_items(ExprKind kind, std::string_view closing);  // of a list or dict
   Target parse_single_target(bool attribute_allowed);
   void parse_postfixes(Expr& base);
   void parse_filters_and_tests(Expr& base);

@@ -1,4 +1,5 @@
-// The filters behind `|`, in two files: those on text and numbers, those on sequences.
+// The filters behind `|`, in two files: those on text and numbers, those on sequences; tojson has
+// its own.
 #pragma once
 
 #include <string_view>
@@ -16,5 +17,8 @@ struct NamedFilter {
 
 const NamedFilter* find_text_filter(std::string_view name);      // nullptr when there is none
 const NamedFilter* find_sequence_filter(std::string_view name);  // nullptr when there is none
+
+// Marks kept: what a marked string wrote between its quotes is marked.
+Value to_json(Budget& budget, const Value& value, const Arguments& arguments);
 
 }  // namespace outrider::jinja

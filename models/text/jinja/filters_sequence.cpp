@@ -20,10 +20,9 @@ class AttributePath {
     }
     const Text& path = expect_text(*attribute, "attribute");
     const Text dot{".", {}};
-    for (Text& part : split(budget, path, &dot, -1)) parts_.push_back(part_of(std::move(part)));
+    for (Text& part : split(budget, path, &dot, -1, Side::kLeft))
+      parts_.push_back(part_of(std::move(part)));
   }
-
-  bool empty() const { return parts_.empty(); }
 
   // otherwise: of each part that is undefined; null: it stays so.
   Value read(const Value& item, const Value* otherwise = nullptr) const {
@@ -179,7 +178,7 @@ Value sort(Budget& budget, const Value& value, const Arguments& arguments) {
   std::vector<AttributePath> paths;
   if (attribute != nullptr && attribute->is(Kind::kString)) {
     const Text comma{",", {}};
-    for (Text& part : split(budget, attribute->text(), &comma, -1)) {
+    for (Text& part : split(budget, attribute->text(), &comma, -1, Side::kLeft)) {
       const Value path = Value::string(std::move(part));
       paths.emplace_back(budget, &path);
     }
@@ -341,8 +340,7 @@ Value attribute(Budget&, const Value& value, const Arguments& arguments) {
   const Text& name = expect_text(reader.require("name"), "attr");
   reader.finish();
   if (value.is(Kind::kUndefined)) fail_type("attr", value);
-  Value method;
-  if (find_method(value, name.bytes, method)) return method;
+  if (const auto method = find_method(value, name.bytes)) return *method;
   if (value.is(Kind::kNamespace) || value.is(Kind::kLoop)) return get_attribute(value, name.bytes);
   return Value::undefined("there is no attribute '" + name.bytes + "'");
 }

@@ -2,14 +2,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <system_error>
 
 #include "models/text/jinja/filters.h"
 #include "models/text/jinja/format.h"
 #include "models/text/jinja/operators.h"
-#include "models/text/jinja/tojson.h"
 
 namespace outrider::jinja {
 
@@ -158,18 +159,12 @@ std::optional<int64_t> parse_integer(std::string_view bytes, int base) {
     const int named = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
     if (named == base) text.erase(0, 2);
   }
-  if (text.empty()) return std::nullopt;
+  if (text.empty() || text[0] == '-') return std::nullopt;
   int64_t value = 0;
-  for (const char c : text) {
-    const int digit = c >= '0' && c <= '9'                          ? c - '0'
-                      : std::isalpha(static_cast<unsigned char>(c)) ? (c | 0x20) - 'a' + 10
-                                                                    : 99;
-    if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, int64_t{base}, &value) ||
-        __builtin_add_overflow(value, int64_t{digit}, &value)) {
-      throw Failure("a number grows beyond 64 bits");
-    }
-  }
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value, base);
+  if (error == std::errc::result_out_of_range) throw Failure("a number grows beyond 64 bits");
+  if (error != std::errc() || stop != end) return std::nullopt;
   return negative ? -value : value;
 }
 
@@ -269,13 +264,6 @@ Value round_filter(Budget&, const Value& value, const Arguments& arguments) {
   return Value::real((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
 }
 
-Value json(Budget& budget, const Value& value, const Arguments& arguments) {
-  ArgumentReader reader("tojson", arguments);
-  Value text = to_json(budget, value, reader);
-  reader.finish();
-  return text;
-}
-
 constexpr NamedFilter kFilters[] = {{"trim", trim},
                                     {"upper", to_case<Case::kUpper>},
                                     {"lower", to_case<Case::kLower>},
@@ -297,7 +285,7 @@ constexpr NamedFilter kFilters[] = {{"trim", trim},
                                     {"float", to_float},
                                     {"abs", absolute},
                                     {"round", round_filter},
-                                    {"tojson", json}};
+                                    {"tojson", to_json}};
 
 }  // namespace
 

@@ -11,27 +11,20 @@ namespace outrider::jinja {
 namespace {
 
 struct Directive {
-  bool left = false, zero = false, plus = false, blank = false;
+  std::string_view flags;  // of "-0+ "
   size_t width = 0;
   int precision = -1;
   char type = 's';
+
+  bool has(char flag) const { return flags.find(flag) != std::string_view::npos; }
 };
 
 // `at` is behind the percent sign; ends behind the type letter.
 Directive read_directive(std::string_view bytes, size_t& at) {
   Directive directive;
-  for (; at < bytes.size(); ++at) {
-    if (bytes[at] == '-')
-      directive.left = true;
-    else if (bytes[at] == '0')
-      directive.zero = true;
-    else if (bytes[at] == '+')
-      directive.plus = true;
-    else if (bytes[at] == ' ')
-      directive.blank = true;
-    else
-      break;
-  }
+  const size_t begin = at;
+  at = std::min(bytes.find_first_not_of("-0+ ", at), bytes.size());
+  directive.flags = bytes.substr(begin, at - begin);
   directive.width = read_format_size(bytes, at);
   if (at < bytes.size() && bytes[at] == '.') {
     ++at;
@@ -67,14 +60,15 @@ Text format_number(const Directive& directive, const Value& value) {
   std::string digits = digits_of(directive, value);
   const bool negative =
       value.is(Kind::kDouble) ? std::signbit(value.as_double()) : value.as_int() < 0;
-  const std::string sign = negative ? "-" : directive.plus ? "+" : directive.blank ? " " : "";
+  const std::string sign = negative             ? "-"
+                           : directive.has('+') ? "+"
+                           : directive.has(' ') ? " "
+                                                : "";
   const size_t length = sign.size() + digits.size();
-  if (directive.zero && !directive.left && length < directive.width) {
+  if (directive.has('0') && !directive.has('-') && length < directive.width) {
     digits.insert(0, directive.width - length, '0');
   }
-  Text text;
-  text.bytes = sign + digits;
-  return text;
+  return {sign + digits, {}};
 }
 
 Text format_one(Budget& budget, const Directive& directive, const Value& value) {
@@ -91,10 +85,7 @@ Text format_one(Budget& budget, const Directive& directive, const Value& value) 
   }
   Text text = builder.take();
   if (directive.precision < 0) return text;
-  size_t end = 0;
-  for (int i = 0; i < directive.precision && end < text.bytes.size(); ++i) {
-    next_code_point(text.bytes, end);
-  }
+  const size_t end = byte_offset(text.bytes, static_cast<size_t>(directive.precision));
   return substring(budget, text, 0, end);
 }
 
@@ -127,9 +118,9 @@ Value format_percent(Budget& budget, const Text& format, const std::vector<Value
     const Text text = format_one(budget, directive, values[used++]);
     const size_t length = count_code_points(text.bytes);
     const std::string padding(directive.width > length ? directive.width - length : 0, ' ');
-    if (!directive.left) out.append(padding);
+    if (!directive.has('-')) out.append(padding);
     out.append(text);
-    if (directive.left) out.append(padding);
+    if (directive.has('-')) out.append(padding);
   }
   if (used < values.size()) throw Failure("a format has fewer directives than values");
   return Value::string(out.take());

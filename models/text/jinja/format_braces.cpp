@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "models/text/jinja/format.h"
-#include "models/text/jinja/format_spec.h"
 #include "models/text/jinja/operators.h"
 
 namespace outrider::jinja {

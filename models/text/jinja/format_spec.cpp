@@ -1,6 +1,4 @@
-// See format_spec.h.
-#include "models/text/jinja/format_spec.h"
-
+// One value by one format spec of str.format. See format.h.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -83,9 +81,9 @@ Text format_text(Budget& budget, const Spec& spec, const Value& value) {
   if (spec.align == '=' || spec.sign != 0 || spec.alternate || spec.grouping != 0)
     throw Failure("a format spec for numbers was given to a text");
   const Text& text = value.text();
-  size_t end = spec.precision < 0 ? text.bytes.size() : 0;
-  for (int i = 0; i < spec.precision && end < text.bytes.size(); ++i)
-    next_code_point(text.bytes, end);
+  const size_t end = spec.precision < 0
+                         ? text.bytes.size()
+                         : byte_offset(text.bytes, static_cast<size_t>(spec.precision));
   return padded(
       budget, spec, "", substring(budget, text, 0, end), spec.align == 0 ? '<' : spec.align);
 }
@@ -107,18 +105,8 @@ std::string whole_digits(const Spec& spec, const Value& value) {
   if (spec.precision >= 0) throw Failure("a whole number is formatted without a precision");
   const int64_t whole = value.as_int();
   const uint64_t size = whole < 0 ? 0 - static_cast<uint64_t>(whole) : static_cast<uint64_t>(whole);
-  switch (spec.type) {
-    case 'b':
-      return fmt::format("{:b}", size);
-    case 'o':
-      return fmt::format("{:o}", size);
-    case 'x':
-      return fmt::format("{:x}", size);
-    case 'X':
-      return fmt::format("{:X}", size);
-    default:
-      return std::to_string(size);
-  }
+  const char type = is_one_of(spec.type, "boxX") ? spec.type : 'd';
+  return fmt::format(fmt::runtime(std::string("{:") + type + "}"), size);
 }
 
 // A float with a precision and no type: as g, with a digit behind the point at least.
@@ -142,27 +130,15 @@ std::string general_digits(double value, int precision) {
 std::string float_digits(const Spec& spec, double value) {
   if (spec.alternate) throw Failure("'#' is not supported for floating-point numbers");
   const int precision = spec.precision < 0 ? 6 : spec.precision;
-  const bool finite = std::isfinite(value);
-  switch (spec.type) {
-    case 'f':
-      return fmt::format("{:.{}f}", value, precision);
-    case 'F':
-      return fmt::format("{:.{}F}", value, precision);
-    case 'e':
-      return fmt::format("{:.{}e}", value, precision);
-    case 'E':
-      return fmt::format("{:.{}E}", value, precision);
-    case 'g':
-    case 'n':
-      return fmt::format("{:.{}g}", value, std::max(precision, 1));
-    case 'G':
-      return fmt::format("{:.{}G}", value, std::max(precision, 1));
-    case '%':
-      return fmt::format("{:.{}f}%", value * 100, precision);
-    default:
-      return spec.precision < 0 || !finite ? double_to_string(value)
-                                           : general_digits(value, spec.precision);
+  if (spec.type == 0) {
+    return spec.precision < 0 || !std::isfinite(value) ? double_to_string(value)
+                                                       : general_digits(value, precision);
   }
+  if (spec.type == '%') return fmt::format("{:.{}f}%", value * 100, precision);
+  const char type = spec.type == 'n' ? 'g' : spec.type;
+  const int least = is_one_of(type, "gG") ? 1 : 0;
+  return fmt::format(
+      fmt::runtime(std::string("{:.{}") + type + "}"), value, std::max(precision, least));
 }
 
 // A whole number too large for 64 bits is a double that prints as it was written.

@@ -118,7 +118,7 @@ void Evaluator::bind_parameters(const Macro& macro, const Arguments& arguments) 
   std::vector<bool> used(arguments.named.size(), false);
   for (size_t i = 0; i < count; ++i) {
     budget_.step();
-    const std::string& name = definition.parameter_names[i];
+    const std::string& name = program_.names[static_cast<size_t>(definition.parameters[i])];
     const auto named =
         std::find_if(arguments.named.begin(), arguments.named.end(), [&](const auto& argument) {
           return argument.first.bytes == name;
@@ -148,21 +148,22 @@ void Evaluator::bind_extras(const Macro& macro,
   for (size_t i = 0; i < arguments.named.size(); ++i) {
     if (used[i]) continue;
     const auto& [name, value] = arguments.named[i];
-    if (definition.uses_caller && name.bytes == "caller") {
+    if (definition.caller_name >= 0 && name.bytes == "caller") {
       caller = value;
-    } else if (definition.takes_kwargs) {
+    } else if (definition.kwargs_name >= 0) {
       rest.set(Value::string(name), value);
     } else {
       throw Failure("macro '" + definition.name + "' takes no argument named '" + name.bytes + "'");
     }
   }
-  const auto& names = definition.parameter_names;
-  const bool named_caller = std::find(names.begin(), names.end(), "caller") != names.end();
-  if (definition.uses_caller && !named_caller) assign_name(definition.caller_name, caller);
-  if (definition.takes_kwargs) assign_name(definition.kwargs_name, Value::dict(std::move(rest)));
-  const size_t count = definition.parameters.size();
+  const auto& parameters = definition.parameters;
+  const bool named_caller = std::ranges::count(parameters, definition.caller_name) > 0;
+  if (definition.caller_name >= 0 && !named_caller) assign_name(definition.caller_name, caller);
+  if (definition.kwargs_name >= 0)
+    assign_name(definition.kwargs_name, Value::dict(std::move(rest)));
+  const size_t count = parameters.size();
   const auto& given = arguments.positional;
-  if (definition.takes_varargs) {
+  if (definition.varargs_name >= 0) {
     std::vector<Value> extra;
     if (given.size() > count) {
       extra.assign(given.begin() + static_cast<std::ptrdiff_t>(count), given.end());

@@ -34,13 +34,16 @@ class Lexer {
  private:
   std::string_view rest() const { return std::string_view(source_).substr(at_); }
   bool next_is(std::string_view what) const { return rest().substr(0, what.size()) == what; }
+  char char_at(size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
+
+  // The white space control at `at`, a space when there is none.
+  char sign_at(size_t at) const {
+    const char c = char_at(at);
+    return c == '-' || c == '+' ? c : ' ';
+  }
 
   void push(TokenKind kind, std::string text) {
-    Token token;
-    token.kind = kind;
-    token.line = line_;
-    token.text = std::move(text);
-    tokens_.push_back(std::move(token));
+    tokens_.push_back({.kind = kind, .line = line_, .text = std::move(text)});
   }
 
   void advance(size_t count) {
@@ -55,7 +58,7 @@ class Lexer {
   size_t find_tag() const {
     for (size_t at = source_.find('{', at_); at != std::string::npos;
          at = source_.find('{', at + 1)) {
-      const char next = at + 1 < source_.size() ? source_[at + 1] : ' ';
+      const char next = char_at(at + 1);
       if (next == '{' || next == '%' || next == '#') return at;
     }
     return source_.size();
@@ -85,8 +88,7 @@ class Lexer {
     const size_t tag = find_tag();
     if (tag == source_.size()) return push_text(tag, ' ', false);
     const char kind = source_[tag + 1];
-    char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
-    if (sign != '-' && sign != '+') sign = ' ';
+    const char sign = sign_at(tag + 2);
     push_text(tag, sign, kind == '{');
     const size_t opening = sign == ' ' ? 2 : 3;
     if (kind == '#') {
@@ -110,20 +112,20 @@ class Lexer {
     const int begin_line = line_;
     const size_t end = source_.find("#}", at_);
     if (end == std::string::npos) fail_at_line(begin_line, "a comment is not closed");
-    const char before = end > at_ ? source_[end - 1] : ' ';
+    const char sign = end > at_ ? sign_at(end - 1) : ' ';
     advance(end - at_);
-    close_block(2, before == '-' || before == '+' ? before : ' ');
+    close_block(2, sign);
   }
 
   // Position behind `{% word %}` at `at`, or npos; `sign` gets the one before the closing.
   size_t match_word_tag(size_t at, std::string_view word, char& sign) const {
     at += 2;
-    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
+    if (sign_at(at) != ' ') ++at;
     at = skip_space_from(at);
     if (source_.compare(at, word.size(), word) != 0) return std::string::npos;
     at = skip_space_from(at + word.size());
-    sign = ' ';
-    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) sign = source_[at++];
+    sign = sign_at(at);
+    if (sign != ' ') ++at;
     if (source_.compare(at, 2, "%}") != 0) return std::string::npos;
     return at + 2;
   }
@@ -148,8 +150,7 @@ class Lexer {
          end = source_.find("{%", end + 1)) {
       const size_t after = match_word_tag(end, "endraw", sign);
       if (after == std::string::npos) continue;
-      const char before = source_[end + 2];
-      push_text(end, before == '-' || before == '+' ? before : ' ', false);
+      push_text(end, sign_at(end + 2), false);
       close_block(after - at_, sign);
       return true;
     }
@@ -207,9 +208,8 @@ class Lexer {
 
   size_t digits_from(size_t at) const {  // digits with single underscores between
     size_t end = at;
-    while (end < source_.size() &&
-           (is_digit(source_[end]) || (source_[end] == '_' && end > at &&
-                                       end + 1 < source_.size() && is_digit(source_[end + 1])))) {
+    while (is_digit(char_at(end)) ||
+           (char_at(end) == '_' && end > at && is_digit(char_at(end + 1)))) {
       ++end;
     }
     return end;
@@ -220,16 +220,13 @@ class Lexer {
     size_t end = digits_from(at_);
     bool is_real = false;
     if (!after_dot) {
-      if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+      if (char_at(end) == '.' && is_digit(char_at(end + 1))) {
         end = digits_from(end + 1);
         is_real = true;
       }
-      if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
-        size_t exponent = end + 1;
-        if (exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-')) {
-          ++exponent;
-        }
-        if (exponent < source_.size() && is_digit(source_[exponent])) {
+      if (char_at(end) == 'e' || char_at(end) == 'E') {
+        const size_t exponent = end + (sign_at(end + 1) == ' ' ? 1 : 2);
+        if (is_digit(char_at(exponent))) {
           end = digits_from(exponent);
           is_real = true;
         }
@@ -259,20 +256,10 @@ class Lexer {
   }
 
   int integer_base() const {
-    if (source_[at_] != '0' || at_ + 2 >= source_.size()) return 10;
-    const int base = [&] {
-      switch (source_[at_ + 1] | 0x20) {
-        case 'x':
-          return 16;
-        case 'o':
-          return 8;
-        case 'b':
-          return 2;
-        default:
-          return 10;
-      }
-    }();
-    return base != 10 && digit_value(source_[at_ + 2]) < base ? base : 10;
+    if (source_[at_] != '0') return 10;
+    const int letter = char_at(at_ + 1) | 0x20;
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
+    return digit_value(char_at(at_ + 2)) < base ? base : 10;
   }
 
   static int digit_value(char c) {

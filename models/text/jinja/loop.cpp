@@ -16,14 +16,6 @@ Value neighbour(const LoopState& loop, bool next) {
                         : Value::undefined("there is no previous item");
 }
 
-Value bound_method(const Value& loop, std::string_view name) {
-  Callable method;
-  method.type = Callable::Type::kMethod;
-  method.receiver = loop;
-  method.name = name;
-  return Value::callable(std::move(method));
-}
-
 }  // namespace
 
 Value loop_attribute(const Value& value, std::string_view name) {

@@ -35,19 +35,21 @@ Value to_case(Budget& budget, const Value& self, ArgumentReader&) {
   return Value::string(change_case(budget, self.text(), kCase));
 }
 
-Value split_left(Budget& budget, const Value& self, ArgumentReader& arguments) {
-  const Text* separator = arguments.next_text("sep");
-  return make_text_list(split(budget, self.text(), separator, arguments.next_int("maxsplit", -1)));
+Value text_list(std::vector<Text> texts) {
+  std::vector<Value> items;
+  for (Text& text : texts) items.push_back(Value::string(std::move(text)));
+  return make_list(std::move(items));
 }
 
-Value split_right(Budget& budget, const Value& self, ArgumentReader& arguments) {
+template <Side kFrom>
+Value split_text(Budget& budget, const Value& self, ArgumentReader& arguments) {
   const Text* separator = arguments.next_text("sep");
   const int64_t count = arguments.next_int("maxsplit", -1);
-  return make_text_list(split_from_right(budget, self.text(), separator, count));
+  return text_list(split(budget, self.text(), separator, count, kFrom));
 }
 
 Value lines(Budget& budget, const Value& self, ArgumentReader& arguments) {
-  return make_text_list(split_lines(budget, self.text(), arguments.next_bool("keepends", false)));
+  return text_list(split_lines(budget, self.text(), arguments.next_bool("keepends", false)));
 }
 
 bool has_affix(std::string_view bytes, std::string_view affix, bool at_end) {
@@ -239,8 +241,8 @@ Value not_supported(Budget&, const Value&, ArgumentReader&) {
 constexpr NamedMethod kStringMethods[] = {{"strip", strip<Side::kBoth>},
                                           {"lstrip", strip<Side::kLeft>},
                                           {"rstrip", strip<Side::kRight>},
-                                          {"split", split_left},
-                                          {"rsplit", split_right},
+                                          {"split", split_text<Side::kLeft>},
+                                          {"rsplit", split_text<Side::kRight>},
                                           {"splitlines", lines},
                                           {"startswith", affix_test<false>},
                                           {"endswith", affix_test<true>},
@@ -311,15 +313,14 @@ const NamedMethod* look_up(const Value& value, std::string_view name) {
 
 }  // namespace
 
-bool find_method(const Value& value, std::string_view name, Value& method) {
+Value bound_method(const Value& receiver, std::string_view name) {
+  return Value::callable({.type = Callable::Type::kMethod, .receiver = receiver, .name = name});
+}
+
+std::optional<Value> find_method(const Value& value, std::string_view name) {
   const NamedMethod* found = look_up(value, name);
-  if (found == nullptr) return false;
-  Callable bound;
-  bound.type = Callable::Type::kMethod;
-  bound.receiver = value;
-  bound.name = found->name;
-  method = Value::callable(std::move(bound));
-  return true;
+  if (found == nullptr) return std::nullopt;
+  return bound_method(value, found->name);
 }
 
 Value call_method(Budget& budget, const Callable& method, const Arguments& arguments) {

@@ -11,17 +11,7 @@
 namespace outrider::jinja {
 
 Value make_list(std::vector<Value> items, ListKind kind) {
-  List list;
-  list.items = std::move(items);
-  list.kind = kind;
-  return Value::list(std::move(list));
-}
-
-Value make_text_list(std::vector<Text> texts) {
-  std::vector<Value> items;
-  items.reserve(texts.size());
-  for (Text& text : texts) items.push_back(Value::string(std::move(text)));
-  return make_list(std::move(items));
+  return Value::list(List{.items = std::move(items), .kind = kind});
 }
 
 namespace {

@@ -26,6 +26,5 @@ std::shared_ptr<const List> iterate(Budget& budget, const Value& value);
 int64_t length_of(Budget& budget, const Value& value);
 
 Value make_list(std::vector<Value> items, ListKind kind = ListKind::kList);
-Value make_text_list(std::vector<Text> texts);
 
 }  // namespace outrider::jinja

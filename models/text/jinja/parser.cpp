@@ -34,12 +34,10 @@ class Parser {
     while (!tokens_.at(TokenKind::kEnd)) {
       const int line = tokens_.line();
       if (tokens_.at(TokenKind::kText)) {
-        Stmt text = make(StmtKind::kText, line);
-        text.text = tokens_.take().text;
-        block.push_back(std::move(text));
+        block.push_back({.kind = StmtKind::kText, .line = line, .text = tokens_.take().text});
       } else if (tokens_.at(TokenKind::kOutputBegin)) {
         tokens_.take();
-        Stmt output = make(StmtKind::kOutput, line);
+        Stmt output{.kind = StmtKind::kOutput, .line = line};
         output.expressions.push_back(expressions_.parse_tuple());
         tokens_.expect(TokenKind::kOutputEnd);
         block.push_back(std::move(output));
@@ -55,15 +53,7 @@ class Parser {
   }
 
   bool at_one_of(const Names& names) const {
-    return std::any_of(
-        names.begin(), names.end(), [&](std::string_view name) { return tokens_.at_name(name); });
-  }
-
-  static Stmt make(StmtKind kind, int line) {
-    Stmt statement;
-    statement.kind = kind;
-    statement.line = line;
-    return statement;
+    return std::ranges::any_of(names, [&](std::string_view name) { return tokens_.at_name(name); });
   }
 
   // The body of a tag: from its %} to the end tag's name, which is taken when it is `last`.
@@ -93,7 +83,7 @@ class Parser {
     if (tag == "print") return parse_print(line);
     if (tag == "break" || tag == "continue") {
       if (loop_depth_ == 0) fail_at_line(line, fmt::format("'{}' is outside a loop", tag));
-      return make(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, line);
+      return {.kind = tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, .line = line};
     }
     static constexpr std::string_view kEnds[] = {"elif",
                                                  "else",
@@ -105,7 +95,7 @@ class Parser {
                                                  "endfilter",
                                                  "endwith",
                                                  "endgeneration"};
-    if (std::find(std::begin(kEnds), std::end(kEnds), tag) != std::end(kEnds)) {
+    if (std::ranges::count(kEnds, tag) > 0) {
       fail_at_line(line, fmt::format("'{}' has no tag that it could belong to", tag));
     }
     fail_at_line(line, fmt::format("tag '{}' is not supported", tag));
@@ -114,12 +104,12 @@ class Parser {
   Stmt parse_set(int line) {
     Target target = expressions_.parse_target({}, true);
     if (tokens_.take_operator("=")) {
-      Stmt set = make(StmtKind::kSet, line);
+      Stmt set{.kind = StmtKind::kSet, .line = line};
       set.targets.push_back(std::move(target));
       set.expressions.push_back(expressions_.parse_tuple());
       return set;
     }
-    Stmt set = make(StmtKind::kSetBlock, line);
+    Stmt set{.kind = StmtKind::kSetBlock, .line = line};
     set.targets.push_back(std::move(target));
     set.filters = expressions_.parse_filters();
     set.body = parse_body_and_end("endset");
@@ -128,7 +118,7 @@ class Parser {
 
   Stmt parse_for(int line) {
     using Ternary = ExpressionParser::Ternary;
-    Stmt loop = make(StmtKind::kFor, line);
+    Stmt loop{.kind = StmtKind::kFor, .line = line};
     loop.targets.push_back(expressions_.parse_target("in"));
     tokens_.expect_name("in");
     loop.expressions.push_back(expressions_.parse_tuple(Ternary::kNotAllowed, "recursive"));
@@ -144,7 +134,7 @@ class Parser {
 
   Stmt parse_if(int line) {
     using Ternary = ExpressionParser::Ternary;
-    Stmt statement = make(StmtKind::kIf, line);
+    Stmt statement{.kind = StmtKind::kIf, .line = line};
     while (true) {
       Branch branch;
       branch.condition = expressions_.parse_tuple(Ternary::kNotAllowed);
@@ -166,12 +156,11 @@ class Parser {
     while (!tokens_.at_operator(")")) {
       if (!macro.parameters.empty()) tokens_.expect_operator(",");
       const std::string name = tokens_.expect_any_name();
-      const auto& names = macro.parameter_names;
-      if (std::find(names.begin(), names.end(), name) != names.end()) {
+      const int id = tokens_.intern(name);
+      if (std::ranges::count(macro.parameters, id) > 0) {
         tokens_.fail("parameter '" + name + "' is named twice");
       }
-      macro.parameters.push_back(tokens_.intern(name));
-      macro.parameter_names.push_back(name);
+      macro.parameters.push_back(id);
       if (tokens_.take_operator("=")) {
         macro.defaults.push_back(expressions_.parse_expression());
       } else if (!macro.defaults.empty()) {
@@ -188,17 +177,17 @@ class Parser {
     const size_t begin = tokens_.position();
     Block body = parse_body_and_end(end);
     loop_depth_ = outer_loops;
-    macro.uses_caller = tokens_.mentions_since(begin, "caller");
-    macro.takes_varargs = tokens_.mentions_since(begin, "varargs");
-    macro.takes_kwargs = tokens_.mentions_since(begin, "kwargs");
-    macro.caller_name = tokens_.intern("caller");
-    macro.varargs_name = tokens_.intern("varargs");
-    macro.kwargs_name = tokens_.intern("kwargs");
+    const auto mentioned = [&](const char* name) {
+      return tokens_.mentions_since(begin, name) ? tokens_.intern(name) : -1;
+    };
+    macro.caller_name = mentioned("caller");
+    macro.varargs_name = mentioned("varargs");
+    macro.kwargs_name = mentioned("kwargs");
     return body;
   }
 
   Stmt parse_macro(int line) {
-    Stmt statement = make(StmtKind::kMacro, line);
+    Stmt statement{.kind = StmtKind::kMacro, .line = line};
     statement.macro.name = tokens_.expect_any_name();
     statement.name = tokens_.intern(statement.macro.name);
     parse_signature(statement.macro);
@@ -207,7 +196,7 @@ class Parser {
   }
 
   Stmt parse_call_block(int line) {
-    Stmt statement = make(StmtKind::kCallBlock, line);
+    Stmt statement{.kind = StmtKind::kCallBlock, .line = line};
     statement.macro.name = "caller";
     if (tokens_.at_operator("(")) parse_signature(statement.macro);
     Expr call = expressions_.parse_expression();
@@ -220,7 +209,7 @@ class Parser {
   }
 
   Stmt parse_filter_block(int line) {
-    Stmt statement = make(StmtKind::kFilterBlock, line);
+    Stmt statement{.kind = StmtKind::kFilterBlock, .line = line};
     statement.filters.push_back(expressions_.parse_filter());
     for (Postfix& filter : expressions_.parse_filters()) {
       statement.filters.push_back(std::move(filter));
@@ -230,7 +219,7 @@ class Parser {
   }
 
   Stmt parse_with(int line) {
-    Stmt statement = make(StmtKind::kWith, line);
+    Stmt statement{.kind = StmtKind::kWith, .line = line};
     while (!tokens_.at(TokenKind::kStatementEnd)) {
       if (!statement.targets.empty()) tokens_.expect_operator(",");
       statement.targets.push_back(expressions_.parse_target("="));
@@ -243,7 +232,7 @@ class Parser {
 
   // Hugging Face's mark around what the assistant said: only its scope matters for the text.
   Stmt parse_generation(int line) {
-    Stmt statement = make(StmtKind::kScope, line);
+    Stmt statement{.kind = StmtKind::kScope, .line = line};
     const int outer_loops = std::exchange(loop_depth_, 0);
     statement.body = parse_body_and_end("endgeneration");
     loop_depth_ = outer_loops;
@@ -251,7 +240,7 @@ class Parser {
   }
 
   Stmt parse_print(int line) {
-    Stmt statement = make(StmtKind::kOutput, line);
+    Stmt statement{.kind = StmtKind::kOutput, .line = line};
     while (!tokens_.at(TokenKind::kStatementEnd)) {
       if (!statement.expressions.empty()) tokens_.expect_operator(",");
       statement.expressions.push_back(expressions_.parse_expression());

@@ -29,9 +29,7 @@ Evaluator::Evaluator(const Program& program,
     }
     for (const auto& [builtin_name, builtin] : kBuiltins) {
       if (name != builtin_name) continue;
-      Callable function;
-      function.builtin = builtin;
-      scope_->variables.emplace_back(id, Value::callable(std::move(function)));
+      scope_->variables.emplace_back(id, Value::callable({.builtin = builtin}));
     }
   }
 }
@@ -73,7 +71,7 @@ Evaluator::Flow Evaluator::run_statement(const Stmt& statement) {
       for (const Expr& expr : statement.expressions) output(evaluate(expr));
       break;
     case StmtKind::kSet:
-      run_set(statement);
+      assign(statement.targets[0], evaluate(statement.expressions[0]));
       break;
     case StmtKind::kSetBlock:
       return run_set_block(statement);
@@ -154,7 +152,7 @@ void Evaluator::assign_name(int name, Value value) {
 }
 
 void Evaluator::assign(const Target& target, const Value& value) {
-  if (target.is_tuple) {
+  if (!target.elements.empty()) {
     const auto items = iterate(budget_, value);
     if (items->items.size() != target.elements.size()) {
       throw Failure("cannot unpack " + std::to_string(items->items.size()) + " values into " +
@@ -170,10 +168,6 @@ void Evaluator::assign(const Target& target, const Value& value) {
   const Value space = look_up(target.name);
   if (!space.is(Kind::kNamespace)) throw Failure("an attribute can only be set on a namespace");
   space.name_space().set(target.attribute, value);
-}
-
-void Evaluator::run_set(const Stmt& statement) {
-  assign(statement.targets[0], evaluate(statement.expressions[0]));
 }
 
 Value Evaluator::filtered(Text text, const std::vector<Postfix>& filters) {
@@ -213,10 +207,7 @@ Evaluator::Flow Evaluator::run_with(const Stmt& statement) {
 
 Value Evaluator::define_macro(const Stmt& statement) {
   macros_.push_back({&statement.macro, &statement.body, scope_});
-  Callable function;
-  function.type = Callable::Type::kMacro;
-  function.macro = &macros_.back();
-  return Value::callable(std::move(function));
+  return Value::callable({.type = Callable::Type::kMacro, .macro = &macros_.back()});
 }
 
 void Evaluator::run_call_block(const Stmt& statement) {

@@ -21,12 +21,6 @@ Value namespace_attribute(const Value& value, std::string_view name) {
   return absent(value, name);
 }
 
-size_t byte_offset(std::string_view bytes, size_t code_points) {
-  size_t at = 0;
-  while (code_points-- > 0 && at < bytes.size()) next_code_point(bytes, at);
-  return at;
-}
-
 Value list_item(const List& list, int64_t index, const Value& owner) {
   const auto size = static_cast<int64_t>(list.items.size());
   const int64_t at = index < 0 ? index + size : index;
@@ -97,8 +91,7 @@ Value get_attribute(const Value& value, std::string_view name) {
   if (value.is(Kind::kUndefined)) fail_type("an attribute", value);
   if (value.is(Kind::kNamespace)) return namespace_attribute(value, name);
   if (value.is(Kind::kLoop)) return loop_attribute(value, name);
-  Value method;
-  if (find_method(value, name, method)) return method;
+  if (const auto method = find_method(value, name)) return *method;
   if (value.is(Kind::kDict)) {
     if (const Value* found = value.entries().find(name)) return *found;
   }

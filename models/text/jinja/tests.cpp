@@ -77,9 +77,8 @@ bool is_same(Budget& budget, const Value& value, ArgumentReader& arguments) {
 template <bool kUpper>
 bool has_case(Budget& budget, const Value& value, ArgumentReader&) {
   const Value text = Value::string(to_text(budget, value));
-  Value method;
-  find_method(text, kUpper ? "isupper" : "islower", method);
-  return is_true(call_method(budget, method.function(), {}));
+  const auto method = find_method(text, kUpper ? "isupper" : "islower");
+  return is_true(call_method(budget, method->function(), {}));
 }
 
 bool names_filter(Budget&, const Value& value, ArgumentReader&) {

@@ -45,6 +45,12 @@ uint32_t next_code_point(std::string_view bytes, size_t& position) {
   return point.value;
 }
 
+size_t byte_offset(std::string_view bytes, size_t num_code_points) {
+  size_t at = 0;
+  while (num_code_points-- > 0 && at < bytes.size()) next_code_point(bytes, at);
+  return at;
+}
+
 size_t count_code_points(std::string_view bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
@@ -137,8 +143,7 @@ std::vector<TextSpan> separator_matches(Budget& budget,
 std::vector<TextSpan> separator_matches_from_right(Budget& budget,
                                                    std::string_view bytes,
                                                    std::string_view separator) {
-  if (separator.empty()) throw Failure("empty separator");
-  std::string reversed(bytes.rbegin(), bytes.rend());
+  const std::string reversed(bytes.rbegin(), bytes.rend());
   const std::string reversed_separator(separator.rbegin(), separator.rend());
   std::vector<TextSpan> matches = separator_matches(budget, reversed, reversed_separator);
   for (TextSpan& match : matches) match = {bytes.size() - match.end, bytes.size() - match.begin};
@@ -174,65 +179,39 @@ std::vector<Text> pieces_between(Budget& budget,
   return pieces;
 }
 
-void drop_outside(std::vector<TextSpan>& cuts, TextSpan whole) {
-  std::erase_if(cuts,
-                [&](const TextSpan& c) { return c.begin < whole.begin || c.end > whole.end; });
-}
-
 }  // namespace
 
-std::vector<Text> split(Budget& budget,
-                        const Text& text,
-                        const Text* separator,
-                        int64_t max_splits) {
-  budget.work(text.bytes.size());
-  if (separator != nullptr) {
-    auto cuts = separator_matches(budget, text.bytes, separator->bytes);
-    if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
-      cuts.resize(static_cast<size_t>(max_splits));
-    }
-    return pieces_between(budget, text, cuts, {0, text.bytes.size()});
-  }
-  TextSpan whole = stripped_range(text.bytes, Side::kLeft, nullptr);
-  auto cuts = space_matches(budget, text.bytes);
-  drop_outside(cuts, whole);
-  if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
-    cuts.resize(static_cast<size_t>(max_splits));
-  }
-  if (!cuts.empty() && cuts.back().end == whole.end) {
-    whole.end = cuts.back().begin;
-    cuts.pop_back();
-  }
-  if (whole.begin == whole.end) return {};
-  return pieces_between(budget, text, cuts, whole);
-}
-
-std::vector<Text> split_from_right(Budget& budget,
-                                   const Text& text,
-                                   const Text* separator,
-                                   int64_t max_splits) {
-  budget.work(2 * text.bytes.size());
-  std::vector<TextSpan> cuts;
+std::vector<Text> split(
+    Budget& budget, const Text& text, const Text* separator, int64_t max_splits, Side from) {
+  const bool is_right = from == Side::kRight;
+  budget.work((is_right ? 2 : 1) * text.bytes.size());
   TextSpan whole{0, text.bytes.size()};
+  std::vector<TextSpan> cuts;  // in the order they are made
   if (separator != nullptr) {
-    cuts = separator_matches_from_right(budget, text.bytes, separator->bytes);
+    cuts = is_right ? separator_matches_from_right(budget, text.bytes, separator->bytes)
+                    : separator_matches(budget, text.bytes, separator->bytes);
   } else {
-    whole = stripped_range(text.bytes, Side::kRight, nullptr);
+    whole = stripped_range(text.bytes, from, nullptr);
     cuts = space_matches(budget, text.bytes);
-    drop_outside(cuts, whole);
-    std::reverse(cuts.begin(), cuts.end());
+    std::erase_if(cuts,
+                  [&](const TextSpan& c) { return c.begin < whole.begin || c.end > whole.end; });
+    if (is_right) std::reverse(cuts.begin(), cuts.end());
   }
   if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
     cuts.resize(static_cast<size_t>(max_splits));
   }
-  std::reverse(cuts.begin(), cuts.end());
   if (separator == nullptr) {
-    if (!cuts.empty() && cuts.front().begin == whole.begin) {
-      whole.begin = cuts.front().end;
-      cuts.erase(cuts.begin());
+    // The white space at the other end separates nothing.
+    if (!cuts.empty() && is_right && cuts.back().begin == whole.begin) {
+      whole.begin = cuts.back().end;
+      cuts.pop_back();
+    } else if (!cuts.empty() && !is_right && cuts.back().end == whole.end) {
+      whole.end = cuts.back().begin;
+      cuts.pop_back();
     }
     if (whole.begin == whole.end) return {};
   }
+  if (is_right) std::reverse(cuts.begin(), cuts.end());
   return pieces_between(budget, text, cuts, whole);
 }
 
@@ -290,9 +269,7 @@ Text replace(Budget& budget, const Text& text, const Text& from, const Text& to,
 namespace {
 
 std::string cased(uint32_t c, utf8proc_int32_t (*to_case)(utf8proc_int32_t)) {
-  std::string out;
-  unicode::append_utf8(out, static_cast<char32_t>(to_case(static_cast<utf8proc_int32_t>(c))));
-  return out;
+  return unicode::utf8(static_cast<char32_t>(to_case(static_cast<utf8proc_int32_t>(c))));
 }
 std::string to_upper(uint32_t c) { return c == 0xDF ? "SS" : cased(c, utf8proc_toupper); }
 std::string to_title(uint32_t c) { return c == 0xDF ? "Ss" : cased(c, utf8proc_totitle); }
@@ -331,18 +308,14 @@ std::string mapped(uint32_t c, Case how, bool at_word_start) {
 
 Text change_case(Budget& budget, const Text& text, Case how) {
   TextBuilder builder(budget);
-  const std::string_view bytes = text.bytes;
-  auto span = text.literals.begin();
   bool at_word_start = true;
-  for (size_t at = 0; at < bytes.size();) {
-    while (span != text.literals.end() && span->end <= at) ++span;
-    const bool literal = span != text.literals.end() && span->begin <= at;
-    const uint32_t c = next_code_point(bytes, at);
-    builder.append(mapped(c, how, at_word_start), literal);
+  builder.append_mapped(text, [&](uint32_t c) {
+    const std::string to = mapped(c, how, at_word_start);
     if (how == Case::kCapitalize) at_word_start = false;
     if (how == Case::kTitleMethod) at_word_start = !is_cased(c);
     if (how == Case::kTitleFilter) at_word_start = breaks_title_filter(c);
-  }
+    return to;
+  });
   return builder.take();
 }
 

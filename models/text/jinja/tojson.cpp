@@ -1,11 +1,12 @@
-// Value to JSON text.
-#include "models/text/jinja/tojson.h"
-
+// The tojson filter: json.dumps of Python as Hugging Face calls it (no HTML escaping).
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+
+#include "models/text/jinja/filters.h"
+#include "models/text/tokenizer/unicode.h"
 
 namespace outrider::jinja {
 
@@ -132,30 +133,18 @@ class JsonWriter {
 
   void write_string(const Text& text) {
     out_.append("\"");
-    auto span = text.literals.begin();
-    for (size_t at = 0; at < text.bytes.size();) {
-      while (span != text.literals.end() && span->end <= at) ++span;
-      const bool literal = span != text.literals.end() && span->begin <= at;
-      const size_t begin = at;
-      const uint32_t c = next_code_point(text.bytes, at);
-      const std::string escaped = escape(c);
-      out_.append(escaped.empty() ? std::string_view(text.bytes).substr(begin, at - begin)
-                                  : std::string_view(escaped),
-                  literal);
-    }
+    out_.append_mapped(text, [&](uint32_t c) { return escaped(c); });
     out_.append("\"");
   }
 
-  // Empty when the character stands for itself.
-  std::string escape(uint32_t c) const {
+  std::string escaped(uint32_t c) const {
     static constexpr std::string_view kLetters = "\"\\\n\r\t\b\f";
     static constexpr std::string_view kNames = "\"\\nrtbf";
     if (c < 0x80) {
       const size_t at = kLetters.find(static_cast<char>(c));
       if (at != std::string_view::npos) return {'\\', kNames[at]};
     }
-    if (c >= 0x20 && (c < 0x7F || !ensure_ascii_)) return {};
-    if (c == 0x7F) return {};
+    if (c >= 0x20 && (c < 0x80 || !ensure_ascii_)) return unicode::utf8(c);
     if (c < 0x10000) return fmt::format("\\u{:04x}", c);
     const uint32_t rest = c - 0x10000;
     return fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
@@ -171,9 +160,11 @@ class JsonWriter {
 
 }  // namespace
 
-Value to_json(Budget& budget, const Value& value, ArgumentReader& arguments) {
-  JsonWriter writer(budget, arguments);
+Value to_json(Budget& budget, const Value& value, const Arguments& arguments) {
+  ArgumentReader reader("tojson", arguments);
+  JsonWriter writer(budget, reader);
   writer.write(value);
+  reader.finish();
   return Value::string(writer.take());
 }
 

@@ -6,29 +6,19 @@
 namespace outrider::jinja {
 
 std::string describe(const Token& token) {
-  switch (token.kind) {
-    case TokenKind::kText:
-      return "text";
-    case TokenKind::kOutputBegin:
-      return "'{{'";
-    case TokenKind::kOutputEnd:
-      return "'}}'";
-    case TokenKind::kStatementBegin:
-      return "'{%'";
-    case TokenKind::kStatementEnd:
-      return "'%}'";
-    case TokenKind::kString:
-      return "a string";
-    case TokenKind::kInteger:
-    case TokenKind::kFloat:
-      return "a number";
-    case TokenKind::kEnd:
-      return "the end of the template";
-    case TokenKind::kName:
-    case TokenKind::kOperator:
-      break;
-  }
-  return "'" + token.text + "'";
+  static constexpr std::string_view kNames[] = {"text",
+                                                "'{{'",
+                                                "'}}'",
+                                                "'{%'",
+                                                "'%}'",
+                                                "",
+                                                "a string",
+                                                "a number",
+                                                "a number",
+                                                "",
+                                                "the end of the template"};
+  const std::string_view name = kNames[static_cast<size_t>(token.kind)];
+  return name.empty() ? "'" + token.text + "'" : std::string(name);
 }
 
 Token TokenStream::take() {
@@ -72,9 +62,7 @@ std::string TokenStream::expect_any_name() {
 
 void TokenStream::expect(TokenKind kind) {
   if (!at(kind)) {
-    Token wanted;
-    wanted.kind = kind;
-    fail(fmt::format("expected {} but found {}", describe(wanted), describe(current())));
+    fail(fmt::format("expected {} but found {}", describe({.kind = kind}), describe(current())));
   }
   take();
 }
@@ -95,7 +83,5 @@ bool TokenStream::mentions_since(size_t begin, std::string_view name) const {
 }
 
 void TokenStream::fail(std::string_view what) const { fail_at_line(line(), what); }
-
-void TokenStream::fail_unexpected() const { fail("unexpected " + describe(current())); }
 
 }  // namespace outrider::jinja

@@ -38,7 +38,6 @@ class TokenStream {
   std::vector<std::string> take_names() { return std::move(names_); }
 
   [[noreturn]] void fail(std::string_view what) const;
-  [[noreturn]] void fail_unexpected() const;
 
  private:
   std::vector<Token> tokens_;  // ends with kEnd

@@ -1,6 +1,7 @@
 // Construction, truth, equality, order and printing of template values, as Python does it.
 #include "models/text/jinja/value.h"
 
+#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -12,34 +13,25 @@
 namespace outrider::jinja {
 
 Value Value::undefined(std::string complaint) {
-  Value value;
-  value.object_ = std::make_shared<const std::string>(std::move(complaint));
-  return value;
+  return Value(Kind::kUndefined, std::make_shared<const std::string>(std::move(complaint)));
 }
 
-Value Value::none() {
-  Value value;
-  value.kind_ = Kind::kNone;
-  return value;
-}
+Value Value::none() { return Value(Kind::kNone); }
 
 Value Value::boolean(bool from) {
-  Value value;
-  value.kind_ = Kind::kBool;
+  Value value(Kind::kBool);
   value.boolean_ = from;
   return value;
 }
 
 Value Value::integer(int64_t from) {
-  Value value;
-  value.kind_ = Kind::kInt;
+  Value value(Kind::kInt);
   value.integer_ = from;
   return value;
 }
 
 Value Value::real(double from) {
-  Value value;
-  value.kind_ = Kind::kDouble;
+  Value value(Kind::kDouble);
   value.real_ = from;
   return value;
 }
@@ -51,10 +43,7 @@ Value Value::big_integer(double from, std::string digits) {
 }
 
 Value Value::string(Text text) {
-  Value value;
-  value.kind_ = Kind::kString;
-  value.object_ = std::make_shared<const Text>(std::move(text));
-  return value;
+  return Value(Kind::kString, std::make_shared<const Text>(std::move(text)));
 }
 
 Value Value::string(std::string_view trusted, bool literal) {
@@ -79,44 +68,29 @@ Value Value::list(List list) {
   return Value::list(std::make_shared<const List>(std::move(list)));
 }
 
-Value Value::list(std::shared_ptr<const List> list) {
-  Value value;
-  value.kind_ = Kind::kList;
-  value.object_ = std::move(list);
-  return value;
-}
+Value Value::list(std::shared_ptr<const List> list) { return Value(Kind::kList, std::move(list)); }
 
 Value Value::dict(Dict dict) {
   check_depth(dict.depth);
-  Value value;
-  value.kind_ = Kind::kDict;
-  value.object_ = std::make_shared<const Dict>(std::move(dict));
-  return value;
+  return Value(Kind::kDict, std::make_shared<const Dict>(std::move(dict)));
 }
 
 Value Value::callable(Callable callable) {
   check_depth(callable.receiver.depth() + 1);
-  Value value;
-  value.kind_ = Kind::kCallable;
-  value.object_ = std::make_shared<const Callable>(std::move(callable));
-  return value;
+  return Value(Kind::kCallable, std::make_shared<const Callable>(std::move(callable)));
 }
 
 Value Value::space(Namespace* space) {
-  Value value;
-  value.kind_ = Kind::kNamespace;
+  Value value(Kind::kNamespace);
   value.space_ = space;
   return value;
 }
 
 Value Value::loop(LoopState* loop) {
-  Value value;
-  value.kind_ = Kind::kLoop;
+  Value value(Kind::kLoop);
   value.loop_ = loop;
   return value;
 }
-
-bool Value::is_number() const { return is_integral() || kind_ == Kind::kDouble; }
 
 std::shared_ptr<const List> Value::shared_items() const {
   return std::static_pointer_cast<const List>(object_);
@@ -229,43 +203,20 @@ void Namespace::set(const std::string& name, const Value& value) {
 }
 
 std::string_view type_name(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      return "Undefined";
-    case Kind::kNone:
-      return "NoneType";
-    case Kind::kBool:
-      return "bool";
-    case Kind::kInt:
-      return "int";
-    case Kind::kDouble:
-      return "float";
-    case Kind::kString:
-      return "str";
-    case Kind::kList:
-      break;
-    case Kind::kDict:
-      return "dict";
-    case Kind::kCallable:
-      return "function";
-    case Kind::kNamespace:
-      return "Namespace";
-    case Kind::kLoop:
-      return "LoopContext";
-  }
-  switch (value.items().kind) {
-    case ListKind::kList:
-      return "list";
-    case ListKind::kTuple:
-      return "tuple";
-    case ListKind::kRange:
-      return "range";
-    case ListKind::kGenerator:
-      return "generator";
-    case ListKind::kView:
-      break;
-  }
-  return "dict view";
+  static constexpr std::string_view kKinds[] = {"Undefined",
+                                                "NoneType",
+                                                "bool",
+                                                "int",
+                                                "float",
+                                                "str",
+                                                "list",
+                                                "dict",
+                                                "function",
+                                                "Namespace",
+                                                "LoopContext"};
+  static constexpr std::string_view kLists[] = {"list", "tuple", "range", "generator", "dict view"};
+  return value.is(Kind::kList) ? kLists[static_cast<size_t>(value.items().kind)]
+                               : kKinds[static_cast<size_t>(value.kind())];
 }
 
 bool is_true(const Value& value) {
@@ -373,11 +324,9 @@ std::string double_to_string(double value) {
   const std::string_view shortest(buffer, static_cast<size_t>(end - buffer));
   const size_t e = shortest.find('e');
   const int exponent = std::stoi(std::string(shortest.substr(e + 1)));
-  std::string digits;
-  for (const char c : shortest.substr(0, e)) {
-    if (c >= '0' && c <= '9') digits += c;
-  }
-  const std::string sign = value < 0 || std::signbit(value) ? "-" : "";
+  std::string digits(shortest.substr(0, e));
+  std::erase_if(digits, [](char c) { return c == '-' || c == '.'; });
+  const std::string sign = std::signbit(value) ? "-" : "";
   if (exponent < -4 || exponent >= 16) {
     return std::string(shortest);  // to_chars writes two exponent digits at least, as Python does
   }
@@ -391,63 +340,25 @@ std::string double_to_string(double value) {
 namespace {
 
 bool is_printable(uint32_t c) {
-  if (c == ' ') return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    default:
-      return true;
-  }
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return c == ' ' || (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_SO);
 }
 
 std::string escaped_for_repr(uint32_t c, char quote) {
-  switch (c) {
-    case '\n':
-      return "\\n";
-    case '\r':
-      return "\\r";
-    case '\t':
-      return "\\t";
-    case '\\':
-      return "\\\\";
-    default:
-      break;
-  }
-  std::string out;
-  if (c == static_cast<uint32_t>(quote)) {
-    out = {'\\', quote};
-  } else if (is_printable(c)) {
-    unicode::append_utf8(out, c);
-  } else {
-    char buffer[16];
-    std::snprintf(buffer,
-                  sizeof buffer,
-                  c < 0x100     ? "\\x%02x"
-                  : c < 0x10000 ? "\\u%04x"
-                                : "\\U%08x",
-                  c);
-    out = buffer;
-  }
-  return out;
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
+  if (c == '\\' || c == static_cast<uint32_t>(quote)) return {'\\', static_cast<char>(c)};
+  if (is_printable(c)) return unicode::utf8(c);
+  if (c < 0x100) return fmt::format("\\x{:02x}", c);
+  return c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);
 }
 
 void append_string_repr(TextBuilder& out, const Text& text) {
   const bool single = text.bytes.find('\'') != std::string::npos;
   const char quote = single && text.bytes.find('"') == std::string::npos ? '"' : '\'';
   out.append({&quote, 1});
-  auto span = text.literals.begin();
-  for (size_t at = 0; at < text.bytes.size();) {
-    while (span != text.literals.end() && span->end <= at) ++span;
-    const bool literal = span != text.literals.end() && span->begin <= at;
-    out.append(escaped_for_repr(next_code_point(text.bytes, at), quote), literal);
-  }
+  out.append_mapped(text, [&](uint32_t c) { return escaped_for_repr(c, quote); });
   out.append({&quote, 1});
 }
 

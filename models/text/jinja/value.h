@@ -58,7 +58,7 @@ class Value {
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
-  bool is_number() const;  // bool, int or double
+  bool is_number() const { return is_integral() || kind_ == Kind::kDouble; }
   bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
 
   int64_t as_int() const { return kind_ == Kind::kBool ? boolean_ : integer_; }
@@ -80,6 +80,9 @@ class Value {
   int depth() const;  // 0 for scalars, 1 + deepest element for lists and dicts
 
  private:
+  explicit Value(Kind kind, std::shared_ptr<const void> object = nullptr)
+      : kind_(kind), object_(std::move(object)) {}
+
   Kind kind_ = Kind::kUndefined;
   union {
     bool boolean_;

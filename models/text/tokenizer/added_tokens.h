@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/text/tokenizer/normalizer.h"
+#include "models/text/tokenizer/prefix_trie.h"
 #include "models/text/tokenizer/spec.h"
 
 namespace outrider {
@@ -22,30 +24,25 @@ struct AddedTokenPiece {
 
 class AddedTokenMatcher {
  public:
-  // Adds a token under the text it is searched by; of two with one text the first stays.
-  void add(const AddedToken& token, std::string_view search_text);
+  // The tokens behind the texts they are searched by; of two with one text the first stays.
+  explicit AddedTokenMatcher(std::vector<std::pair<std::string, AddedToken>> tokens);
 
   // The pieces of the whole text in order. Special tokens are passed over when `parse_special` is
   // false, control tokens where they touch a byte a user wrote.
   std::vector<AddedTokenPiece> split(const MarkedText& text, bool parse_special) const;
 
  private:
-  struct Node {
-    std::map<unsigned char, int32_t> children;  // by byte
-    int32_t token = -1;                         // index into tokens_
-  };
   struct Match {
     size_t begin = 0;
     size_t end = 0;
     const AddedToken* token = nullptr;
   };
 
-  int32_t child_of(int32_t node, unsigned char byte) const;
   bool find_next(std::string_view text, size_t pos, Match& match) const;
   bool is_accepted(const MarkedText& text, const Match& match, bool parse_special) const;
 
-  std::vector<AddedToken> tokens_;
-  std::vector<Node> nodes_{1};
+  std::vector<std::pair<std::string, AddedToken>> tokens_;
+  PrefixTrie trie_;  // of indices into tokens_
   std::array<bool, 256> starts_token_{};
 };
 

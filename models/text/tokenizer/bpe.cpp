@@ -144,66 +144,50 @@ BpeModel::BpeModel(const BpeSpec& spec,
   if (spec.unk_token) unk_id_ = id_or(ids_, *spec.unk_token, -1);
 }
 
-// The unknown characters not yet written out: fuse_unk makes one token of a run of them.
-struct BpeModel::UnknownRun {
-  bool is_open = false;
-  void flush(int32_t unk_id, std::vector<int32_t>& symbols) {
-    if (is_open) symbols.push_back(unk_id);
-    is_open = false;
-  }
-};
-
-void BpeModel::append_character(std::string_view character,
-                                UnknownRun& unknown,
-                                std::vector<int32_t>& symbols) const {
-  if (const int32_t id = id_or(ids_, character, -1); id >= 0) {
-    unknown.flush(unk_id_, symbols);
-    symbols.push_back(id);
-    return;
-  }
-  // An open unknown run stays open, as in Hugging Face.
-  if (append_bytes(character, symbols)) return;
-  if (unk_id_ < 0) return;  // without an unknown token such characters vanish
-  if (!fuse_unk_) unknown.flush(unk_id_, symbols);
-  unknown.is_open = true;
-}
-
 std::vector<int32_t> BpeModel::initial_symbols(std::string_view word) const {
   std::vector<int32_t> symbols;
   symbols.reserve(word.size());
-  UnknownRun unknown;
-  if (byte_level_) {
-    for (const char c : word) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (byte_ids_[byte] >= 0 && !unknown.is_open) {
-        symbols.push_back(byte_ids_[byte]);
-      } else {
-        append_character(byte_level_character(byte), unknown, symbols);
-      }
+  bool is_run = false;  // unknown characters not yet written: fuse_unk makes them one token
+  const auto end_run = [&] {
+    if (is_run) symbols.push_back(unk_id_);
+    is_run = false;
+  };
+  const auto append_character = [&](std::string_view character) {
+    if (const int32_t id = id_or(ids_, character, -1); id >= 0) {
+      end_run();
+      symbols.push_back(id);
+      return;
     }
-  } else {
-    for (size_t pos = 0; pos < word.size();) {
+    // A run of unknown characters goes on behind the bytes, as in Hugging Face.
+    if (append_bytes(character, symbols)) return;
+    if (unk_id_ < 0) return;  // without an unknown token such characters vanish
+    if (!fuse_unk_) end_run();
+    is_run = true;
+  };
+  for (size_t pos = 0; pos < word.size();) {
+    if (!byte_level_) {
       const size_t num_bytes = unicode::code_point_at(word, pos).num_bytes;
-      append_character(word.substr(pos, num_bytes), unknown, symbols);
+      append_character(word.substr(pos, num_bytes));
       pos += num_bytes;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(word[pos++]);
+    if (byte_ids_[byte] >= 0 && !is_run) {
+      symbols.push_back(byte_ids_[byte]);
+    } else {
+      append_character(byte_level_character(byte));
     }
   }
-  unknown.flush(unk_id_, symbols);
+  end_run();
   return symbols;
-}
-
-std::optional<int32_t> BpeModel::whole_word_id(std::string_view word) const {
-  std::string characters;
-  if (byte_level_) word = characters = byte_level_characters(word);
-  const int32_t id = id_or(ids_, word, -1);
-  if (id < 0 || control_ids_.contains(id)) return std::nullopt;
-  return id;
 }
 
 void BpeModel::append_word(std::string_view word, std::vector<int32_t>& out) const {
   if (ignore_merges_) {
-    if (const auto id = whole_word_id(word)) {
-      out.push_back(*id);
+    const std::string text = byte_level_ ? byte_level_characters(word) : std::string(word);
+    const int32_t id = id_or(ids_, text, -1);
+    if (id >= 0 && !control_ids_.contains(id)) {
+      out.push_back(id);
       return;
     }
   }

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
@@ -47,12 +46,7 @@ class BpeModel : public WordModel {
   void append_word(std::string_view word, std::vector<int32_t>& out) const override;
 
  private:
-  struct UnknownRun;
   std::vector<int32_t> initial_symbols(std::string_view word) const;
-  void append_character(std::string_view character,
-                        UnknownRun& unknown,
-                        std::vector<int32_t>& symbols) const;
-  std::optional<int32_t> whole_word_id(std::string_view word) const;
 
   MergeTable merges_;
   std::vector<int32_t> merged_id_of_rank_;

@@ -176,13 +176,10 @@ std::string byte_level_bytes(std::string_view token) {
 }
 
 TokenDecoder::TokenDecoder(const DecoderSpec& spec) : joins_with_spaces_(spec.joins_with_spaces) {
-  bool is_fused = false;
   for (const DecoderStage& stage : spec.stages) {
     using Kind = DecoderStage::Kind;
     const bool finds = stage.kind == Kind::kReplace || stage.kind == Kind::kMetaspace;
-    stages_.push_back(
-        {stage, finds ? std::make_unique<PatternMatcher>(stage.pattern) : nullptr, is_fused});
-    is_fused = is_fused || stage.kind == Kind::kFuse || stage.kind == Kind::kByteLevel;
+    stages_.push_back({stage, finds ? std::make_unique<PatternMatcher>(stage.pattern) : nullptr});
   }
 }
 
@@ -198,7 +195,7 @@ void TokenDecoder::run(const Stage& stage, DecodeState::Stage& state, bool is_en
       return;
     case DecoderStage::Kind::kStrip:
       for (std::string& token : tokens) {
-        if (stage.is_fused) {
+        if (spec.is_fused) {
           strip_chunk(spec, state, token);
         } else {
           strip_token(spec, token);
@@ -207,7 +204,7 @@ void TokenDecoder::run(const Stage& stage, DecodeState::Stage& state, bool is_en
       return;
     case DecoderStage::Kind::kMetaspace:
       for (std::string& token : tokens) {
-        const bool drops = spec.drops_first_marks && (stage.is_fused || !state.started);
+        const bool drops = spec.drops_first_marks && (spec.is_fused || !state.started);
         token = replaced(token, *stage.matcher, drops ? "" : " ");
         state.started = true;
       }
@@ -251,8 +248,8 @@ std::string TokenDecoder::bytes_of(std::string_view token) const {
     } else if (spec.kind == DecoderStage::Kind::kReplace) {
       text = replaced(text, *stage.matcher, spec.content);
     } else if (spec.kind == DecoderStage::Kind::kMetaspace) {
-      text = replaced(text, *stage.matcher, stage.is_fused && spec.drops_first_marks ? "" : " ");
-    } else if (spec.kind == DecoderStage::Kind::kStrip && !stage.is_fused) {
+      text = replaced(text, *stage.matcher, spec.is_fused && spec.drops_first_marks ? "" : " ");
+    } else if (spec.kind == DecoderStage::Kind::kStrip && !spec.is_fused) {
       strip_token(spec, text);
     }
   }

@@ -44,7 +44,6 @@ class TokenDecoder {
   struct Stage {
     DecoderStage spec;
     std::unique_ptr<PatternMatcher> matcher;  // kReplace
-    bool is_fused = false;  // what comes in are chunks of one token: Fuse or ByteLevel came before
   };
   using Tokens = std::vector<std::string>;
 

@@ -234,12 +234,9 @@ void apply_bos_eos_switches(const Json& config,
 void set_special_roles(const std::vector<std::string>& names,
                        const IdMap& ids,
                        TokenizerSpec& spec) {
-  const auto has = [](const auto& list, const std::string& name) {
-    return std::find(std::begin(list), std::end(list), name) != std::end(list);
-  };
   for (AddedToken& token : spec.added_tokens) {
-    token.special = token.special || has(names, token.content);
-    token.control = token.special || has(kUsualRoles, token.content);
+    token.special = token.special || std::ranges::count(names, token.content) > 0;
+    token.control = token.special || std::ranges::count(kUsualRoles, token.content) > 0;
   }
   for (const std::string& name : names) {
     const auto found = ids.find(name);

@@ -174,20 +174,19 @@ PreTokenizerStep read_pre_tokenizer_step(const Json& stage, const Place& place) 
   return step;
 }
 
-int64_t count_or_zero(const Json& stage, const char* key, const Place& place) {
+size_t count_or_zero(const Json& stage, const char* key, const Place& place) {
   const Json* value = find(stage, key);
   if (value == nullptr) return 0;
   if (!value->is_number_unsigned() || value->get<uint64_t>() > 1024) {
     place.fail(std::string(key) + " must be a whole number from 0 to 1024");
   }
-  return static_cast<int64_t>(value->get<uint64_t>());
+  return value->get<size_t>();
 }
 
-// `is_fused`: the stages before make one token of all, which comes in chunks.
 DecoderStage read_decoder_stage(const Json& stage, bool is_fused, const Place& place) {
   using Kind = DecoderStage::Kind;
   const std::string type = string_at(stage, "type", place);
-  DecoderStage read;
+  DecoderStage read{.is_fused = is_fused};
   if (type == "Replace") {
     read.kind = Kind::kReplace;
     read.pattern = read_pattern(stage, place);
@@ -206,8 +205,8 @@ DecoderStage read_decoder_stage(const Json& stage, bool is_fused, const Place& p
     if (is_fused) place.fail("a ByteLevel after Fuse is not supported");
   } else if (type == "Strip") {
     read.kind = Kind::kStrip;
-    read.num_start = static_cast<size_t>(count_or_zero(stage, "start", place));
-    read.num_stop = static_cast<size_t>(count_or_zero(stage, "stop", place));
+    read.num_start = count_or_zero(stage, "start", place);
+    read.num_stop = count_or_zero(stage, "stop", place);
     read.pattern.text = one_character(stage, "content", place);
   } else if (type == "Metaspace") {
     read.kind = Kind::kMetaspace;

@@ -26,14 +26,16 @@ char flag_of(const MarkedText& text, size_t begin, size_t end) {
   return flags_of(text, begin, end).find('\1') == std::string_view::npos ? 0 : 1;
 }
 
-void prepend(MarkedText& text, const std::string& content) {
-  if (text.text.empty()) return;
+MarkedText prepended(MarkedText text, const std::string& content) {
+  if (text.text.empty()) return text;
   text.text.insert(0, content);
   if (!text.literal.empty()) text.literal.insert(0, content.size(), '\0');
+  return text;
 }
 
 void append_from(MarkedText& out, const MarkedText& from, size_t begin, size_t end) {
-  out.append(std::string_view(from.text).substr(begin, end - begin), flags_of(from, begin, end));
+  out.text.append(from.text, begin, end - begin);
+  out.literal += flags_of(from, begin, end);
 }
 
 void append_changed(
@@ -106,19 +108,10 @@ MarkedText without(const MarkedText& text, const IsDropped& is_dropped) {
 
 MarkedText stripped(const MarkedText& text, bool left, bool right) {
   const std::string& all = text.text;
-  size_t begin = 0, end = all.size();
-  while (left && begin < end) {
-    const unicode::CodePoint point = unicode::code_point_at(all, begin);
-    if (!unicode::is_space(point.value)) break;
-    begin += point.num_bytes;
-  }
-  while (right && end > begin) {
-    const size_t last = unicode::previous_start(all, end);
-    if (!unicode::is_space(unicode::code_point_at(all, last).value)) break;
-    end = last;
-  }
+  const size_t begin = left ? unicode::spaces_end_after(all, 0) : 0;
+  const size_t end = right ? unicode::spaces_begin_before(all, all.size()) : all.size();
   MarkedText out;
-  append_from(out, text, begin, end);
+  append_from(out, text, begin, std::max(begin, end));
   out.lost_start = text.lost_start || begin > 0;
   return out;
 }
@@ -159,12 +152,13 @@ void append_spaced_han(char32_t c, std::string& to) {
 
 void append_lower(char32_t c, std::string& to) { unicode::append_lowercase(to, c); }
 
-void apply_bert(const NormalizerStep& spec, MarkedText& text) {
+MarkedText bert(const NormalizerStep& spec, MarkedText text) {
   if (spec.cleans) text = by_character(text, append_cleaned);
   if (spec.spaces_han) text = by_character(text, append_spaced_han);
   if (spec.strips_accents)
     text = without(in_form(text, unicode::Form::kNfd), unicode::is_nonspacing_mark);
   if (spec.lowers) text = by_character(text, append_lower);
+  return text;
 }
 
 MarkedText byte_level(const MarkedText& text) {
@@ -201,16 +195,6 @@ MarkedText precompiled(const MarkedText& text, const Charsmap& charsmap) {
 
 }  // namespace
 
-void MarkedText::append(std::string_view piece, std::string_view flags) {
-  text += piece;
-  literal += flags;
-}
-
-void MarkedText::append_flagged(std::string_view piece, char flag) {
-  text += piece;
-  literal.append(piece.size(), flag);
-}
-
 Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
   for (const NormalizerStep& spec : steps) {
     Step step{spec, nullptr, nullptr};
@@ -225,42 +209,36 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
   }
 }
 
-void Normalizer::apply(const Step& step, MarkedText& text) {
+MarkedText Normalizer::applied(const Step& step, MarkedText text) {
   using Kind = NormalizerStep::Kind;
   switch (step.spec.kind) {
     case Kind::kPrepend:
-      return prepend(text, step.spec.content);
+      return prepended(std::move(text), step.spec.content);
     case Kind::kReplace:
-      text = replaced(text, *step.matcher, step.spec.content);
-      return;
+      return replaced(text, *step.matcher, step.spec.content);
     case Kind::kUnicodeForm:
-      if (!is_ascii(text.text)) text = in_form(text, step.spec.form);
-      return;
+      if (is_ascii(text.text)) return text;
+      return in_form(text, step.spec.form);
     case Kind::kLowercase:
-      text = by_character(text, append_lower);
-      return;
+      return by_character(text, append_lower);
     case Kind::kStrip:
-      text = stripped(text, step.spec.strips_left, step.spec.strips_right);
-      return;
+      return stripped(text, step.spec.strips_left, step.spec.strips_right);
     case Kind::kStripAccents:
-      text = without(text, unicode::is_combining_mark);
-      return;
+      return without(text, unicode::is_combining_mark);
     case Kind::kNmt:
-      text = by_character(text, append_nmt);
-      return;
+      return by_character(text, append_nmt);
     case Kind::kBert:
-      return apply_bert(step.spec, text);
+      return bert(step.spec, std::move(text));
     case Kind::kByteLevel:
-      text = byte_level(text);
-      return;
+      return byte_level(text);
     case Kind::kPrecompiled:
-      text = precompiled(text, *step.charsmap);
-      return;
+      break;
   }
+  return precompiled(text, *step.charsmap);
 }
 
 void Normalizer::apply(MarkedText& text) const {
-  for (const Step& step : steps_) apply(step, text);
+  for (const Step& step : steps_) text = applied(step, std::move(text));
 }
 
 }  // namespace outrider

@@ -20,9 +20,6 @@ struct MarkedText {
   // The first character is no longer the one the text began with, or is what became of several:
   // Metaspace with prepend_scheme "first" then does not take it for the start.
   bool lost_start = false;
-
-  void append(std::string_view piece, std::string_view flags);
-  void append_flagged(std::string_view piece, char flag);
 };
 
 class Normalizer {
@@ -36,7 +33,7 @@ class Normalizer {
     std::unique_ptr<PatternMatcher> matcher;   // kReplace
     std::unique_ptr<const Charsmap> charsmap;  // kPrecompiled
   };
-  static void apply(const Step& step, MarkedText& text);
+  static MarkedText applied(const Step& step, MarkedText text);
   std::vector<Step> steps_;
 };
 

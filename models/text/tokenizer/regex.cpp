@@ -29,23 +29,16 @@ std::string in_known_characters(std::string_view text) {
         point.num_bytes < 3 ? point.value : unicode::known_character(point.value);
     if (known != point.value) {
       if (out.empty()) out = text;
-      std::string bytes;
-      unicode::append_utf8(bytes, known);
-      out.replace(pos, point.num_bytes, bytes);
+      out.replace(pos, point.num_bytes, unicode::utf8(known));
     }
     pos += point.num_bytes;
   }
   return out;
 }
 
-struct CodeFree {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
-struct ContextFree {
-  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-};
-struct MatchDataFree {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+template <auto kFree>
+struct FreedBy {
+  void operator()(auto* object) const { kFree(object); }
 };
 
 }  // namespace
@@ -53,8 +46,8 @@ struct MatchDataFree {
 struct PatternMatcher::Impl {
   std::string literal;
   Scanner scanner = nullptr;
-  std::unique_ptr<pcre2_code, CodeFree> code;
-  std::unique_ptr<pcre2_match_context, ContextFree> context;
+  std::unique_ptr<pcre2_code, FreedBy<pcre2_code_free>> code;
+  std::unique_ptr<pcre2_match_context, FreedBy<pcre2_match_context_free>> context;
 
   void compile(const std::string& ruby_pattern);
   void match_all(std::string_view text, const std::function<void(size_t, size_t)>& visit) const;
@@ -86,7 +79,7 @@ void PatternMatcher::Impl::compile(const std::string& ruby_pattern) {
 
 void PatternMatcher::Impl::match_all(std::string_view text,
                                      const std::function<void(size_t, size_t)>& visit) const {
-  const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
+  const std::unique_ptr<pcre2_match_data, FreedBy<pcre2_match_data_free>> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr));
   OUTRIDER_CHECK(data != nullptr);
   const std::string known = in_known_characters(text);

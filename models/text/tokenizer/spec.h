@@ -77,6 +77,7 @@ struct DecoderStage {
   size_t num_start = 0;            // kStrip: dropped at most so many times from the start
   size_t num_stop = 0;             // and from the end
   bool drops_first_marks = false;  // kMetaspace: the first token's marks are not spaces
+  bool is_fused = false;  // what comes in are chunks of one token: Fuse or ByteLevel came before
 };
 
 struct DecoderSpec {

@@ -127,6 +127,12 @@ void append_utf8(std::string& out, char32_t value) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
 }
 
+std::string utf8(char32_t value) {
+  std::string out;
+  append_utf8(out, value);
+  return out;
+}
+
 Utf8Unit utf8_unit_at(std::string_view text, size_t pos) {
   const auto lead = static_cast<unsigned char>(text[pos]);
   const size_t length = sequence_length(lead);

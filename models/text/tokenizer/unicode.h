@@ -21,6 +21,7 @@ CodePoint code_point_at(std::string_view text, size_t pos);
 size_t previous_start(std::string_view text, size_t end);
 
 void append_utf8(std::string& out, char32_t value);
+std::string utf8(char32_t value);
 
 // What stands at text[pos] of any bytes: a whole character, the beginning of one cut off by the end
 // of the text, or bytes that can never become one (then `length` is the maximal invalid prefix,

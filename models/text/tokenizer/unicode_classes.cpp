@@ -17,14 +17,15 @@ struct Range {
   char32_t last = 0;
 };
 
-// Characters newer than Unicode 14 that patterns know and PCRE2 10.42 does not, nor utf8proc 2.8
-// those newer than 15.0; for each run an older character of the same category and length.
-struct Newer {
+struct MappedRange {
   char32_t first = 0;
   char32_t last = 0;
-  char32_t like = 0;
+  char32_t to = 0;
 };
-constexpr Newer kNewer[] = {
+
+// Characters newer than Unicode 14 that patterns know and PCRE2 10.42 does not, nor utf8proc 2.8
+// those newer than 15.0; for each run an older character of the same category and length.
+constexpr MappedRange kNewer[] = {
     {0x897, 0x897, 0x20D0},      {0xCF3, 0xCF3, 0x20D0},      {0xECE, 0xECE, 0x20D0},
     {0x1B4E, 0x1B4F, 0x2055},    {0x1B7F, 0x1B7F, 0x2055},    {0x1C89, 0x1C89, 0x1E00},
     {0x1C8A, 0x1C8A, 0x1E01},    {0x2427, 0x2429, 0x2400},    {0x2FFC, 0x2FFF, 0x2400},
@@ -125,13 +126,16 @@ constexpr Range kNewerNonspacing[] = {{0x8D4, 0x8E1},
                                       {0x1E000, 0x1E02A},
                                       {0x1E944, 0x1E94A}};
 
+// The range that holds c, or null.
+template <typename AnyRange, size_t kCount>
+const AnyRange* range_of(const AnyRange (&ranges)[kCount], char32_t c) {
+  const AnyRange* found = std::ranges::lower_bound(ranges, c, {}, &AnyRange::last);
+  return found != std::end(ranges) && found->first <= c ? found : nullptr;
+}
+
 template <size_t kCount>
 bool is_in(const Range (&ranges)[kCount], char32_t c) {
-  const Range* found =
-      std::upper_bound(std::begin(ranges), std::end(ranges), c, [](char32_t v, const Range& r) {
-        return v <= r.last;
-      });
-  return found != std::end(ranges) && found->first <= c;
+  return range_of(ranges, c) != nullptr;
 }
 
 utf8proc_category_t old_category_of(char32_t c) {
@@ -156,11 +160,8 @@ bool is_alphabetic_symbol(char32_t c) {
 }  // namespace
 
 char32_t known_character(char32_t c) {
-  const Newer* found =
-      std::upper_bound(std::begin(kNewer), std::end(kNewer), c, [](char32_t v, const Newer& n) {
-        return v <= n.last;
-      });
-  return found != std::end(kNewer) && found->first <= c ? found->like : c;
+  const MappedRange* found = range_of(kNewer, c);
+  return found != nullptr ? found->to : c;
 }
 
 bool is_letter(char32_t c) {
@@ -177,6 +178,24 @@ bool is_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+size_t spaces_begin_before(std::string_view valid_text, size_t end) {
+  while (end > 0) {
+    const size_t start = previous_start(valid_text, end);
+    if (!is_space(code_point_at(valid_text, start).value)) break;
+    end = start;
+  }
+  return end;
+}
+
+size_t spaces_end_after(std::string_view valid_text, size_t pos) {
+  while (pos < valid_text.size()) {
+    const CodePoint point = code_point_at(valid_text, pos);
+    if (!is_space(point.value)) break;
+    pos += point.num_bytes;
+  }
+  return pos;
 }
 
 bool is_word(char32_t c) {
@@ -243,7 +262,7 @@ bool is_control(char32_t c) {
 
 void append_lowercase(std::string& out, char32_t c) {
   // Letters of Unicode 15.1 to 17, in runs: first, last, lower case of the first.
-  static constexpr char32_t kNewLowercase[][3] = {{0x1C89, 0x1C89, 0x1C8A},
+  static constexpr MappedRange kNewLowercase[] = {{0x1C89, 0x1C89, 0x1C8A},
                                                   {0xA7CB, 0xA7CB, 0x264},
                                                   {0xA7CC, 0xA7CC, 0xA7CD},
                                                   {0xA7CE, 0xA7CE, 0xA7CF},
@@ -257,9 +276,8 @@ void append_lowercase(std::string& out, char32_t c) {
     out += "i\xCC\x87";
     return;
   }
-  for (const auto& [first, last, lower] : kNewLowercase) {
-    if (c < first || c > last) continue;
-    append_utf8(out, lower + (c - first));
+  if (const MappedRange* run = range_of(kNewLowercase, c)) {
+    append_utf8(out, run->to + (c - run->first));
     return;
   }
   append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));

@@ -3,7 +3,9 @@
 // Pure functions, any thread.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace outrider::unicode {
 
@@ -18,6 +20,10 @@ bool is_mark(char32_t c);
 bool is_space(char32_t c);
 bool is_word(char32_t c);
 bool is_han(char32_t c);
+
+// Where the white space that ends at `end` begins, and where that from `pos` on ends.
+size_t spaces_begin_before(std::string_view valid_text, size_t end);
+size_t spaces_end_after(std::string_view valid_text, size_t pos);
 
 // Of letters and marks: [\p{Lu}\p{Lt}], [\p{Ll}], and [\p{Lm}\p{Lo}\p{M}], which have no case.
 enum class LetterCase : unsigned char { kNone, kUpper, kLower, kEither };

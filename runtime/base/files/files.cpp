@@ -27,23 +27,16 @@ int64_t written_at_ns(const struct stat& status) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-size_t read_some(int descriptor, const std::string& name, char* out, size_t num_bytes) {
-  for (;;) {
-    const ssize_t got = ::read(descriptor, out, num_bytes);
-    if (got >= 0) return static_cast<size_t>(got);
-    if (errno != EINTR)
-      throw Error(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
-  }
-}
-
 }  // namespace
+
+void fail_with_errno(const std::string& name, const char* what) {
+  throw Error(fmt::format("{}: {}: {}", name, what, std::strerror(errno)));
+}
 
 ReadOnlyFile::ReadOnlyFile(const std::filesystem::path& path) : name_(path.string()) {
   // O_NONBLOCK: a FIFO in the folder must be refused, not waited for.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) {
-    throw Error(fmt::format("{}: cannot be opened: {}", name_, std::strerror(errno)));
-  }
+  if (descriptor_ < 0) fail_with_errno(name_, "cannot be opened");
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
@@ -86,9 +79,7 @@ void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
     const ssize_t got =
         ::pread(descriptor_, to + done, num_bytes - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      throw Error(fmt::format("{}: read failed: {}", name_, std::strerror(errno)));
-    }
+    if (got < 0) fail_with_errno(name_, "read failed");
     if (got == 0) {
       throw Error(
           fmt::format("{}: ends before byte {}; the file is truncated", name_, offset + num_bytes));
@@ -117,15 +108,15 @@ std::string read_regular_file(const std::filesystem::path& path, size_t max_byte
 std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) {
   const std::string name = path.string();
   const OpenDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.number < 0) {
-    throw Error(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
-  }
+  if (file.number < 0) fail_with_errno(name, "cannot be opened");
   std::string text;
   for (;;) {
     const size_t done = text.size();
     text.resize(done + kPieceBytes);
-    text.resize(done + read_some(file.number, name, text.data() + done, kPieceBytes));
-    if (text.size() == done) return text;
+    const ssize_t got = ::read(file.number, text.data() + done, kPieceBytes);
+    if (got < 0 && errno != EINTR) fail_with_errno(name, "cannot be read");
+    text.resize(done + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return text;
     if (text.size() > max_bytes) {
       throw Error(fmt::format("{}: larger than {} bytes", name, max_bytes));
     }

@@ -42,6 +42,9 @@ class ReadOnlyFile {
   int64_t written_at_ns_ = 0;
 };
 
+// Throws Error "NAME: WHAT: what errno says".
+[[noreturn]] void fail_with_errno(const std::string& name, const char* what);
+
 // How a Git LFS pointer begins: the few lines that a clone without LFS leaves in place of a file.
 constexpr std::string_view kPointerBegin = "version https://git-lfs";
 // Throws Error when the file's first bytes are those of a pointer.

@@ -7,17 +7,13 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files/files.h"
 
 namespace outrider {
 namespace {
-
-[[noreturn]] void fail(const std::string& name, const char* what) {
-  throw Error(fmt::format("{}: {}: {}", name, what, std::strerror(errno)));
-}
 
 // A rename is on disk when its folder is; a file system that cannot do this does not matter here.
 void sync_folder_of(const std::string& name) {
@@ -34,7 +30,7 @@ void sync_folder_of(const std::string& name) {
 NewFile::NewFile(const std::filesystem::path& path, unsigned mode)
     : name_(path.string()), partial_name_(fmt::format("{}.partial-{}", name_, ::getpid())) {
   descriptor_ = ::open(partial_name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-  if (descriptor_ < 0) fail(partial_name_, "cannot be written");
+  if (descriptor_ < 0) fail_with_errno(partial_name_, "cannot be written");
 }
 
 NewFile::~NewFile() {
@@ -50,15 +46,16 @@ void NewFile::append(const void* data, size_t num_bytes) {
   while (done < num_bytes) {
     const ssize_t put = ::write(descriptor_, from + done, num_bytes - done);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(partial_name_, "cannot be written");
+    if (put < 0) fail_with_errno(partial_name_, "cannot be written");
     done += static_cast<size_t>(put);
   }
 }
 
 void NewFile::finish() {
   OUTRIDER_CHECK(descriptor_ >= 0);
-  if (::fsync(descriptor_) != 0) fail(partial_name_, "cannot be written");
-  if (std::rename(partial_name_.c_str(), name_.c_str()) != 0) fail(name_, "cannot be written");
+  if (::fsync(descriptor_) != 0) fail_with_errno(partial_name_, "cannot be written");
+  if (std::rename(partial_name_.c_str(), name_.c_str()) != 0)
+    fail_with_errno(name_, "cannot be written");
   ::close(std::exchange(descriptor_, -1));
   sync_folder_of(name_);
 }

@@ -112,10 +112,8 @@ OUTRIDER_HD inline double exact_log(double x) {
   return exact_add(exact_mul(e, kLn2Hi), exact_add(twice_s, low));
 }
 
-// ---- fixed-point weights
-// -------------------------------------------------------------------------------------- Sums of
-// these do not depend on the order of adding, hence not on the sharding. A vocabulary of 2^19
-// tokens fits into 63 bits.
+// ---- fixed-point weights. Sums of these do not depend on the order of adding, hence not on the
+// sharding. A vocabulary of 2^19 tokens fits into 63 bits.
 constexpr int kWeightBits = 44;
 constexpr double kWeightOne = 17592186044416.0;  // 2^44
 constexpr int32_t kMaxVocabSize = 1 << 19;
@@ -156,7 +154,6 @@ OUTRIDER_HD inline uint32_t keep_distance(float max, double center, float scaled
 }
 
 // ---- order-preserving keys
-// ------------------------------------------------------------------------------------
 
 // a < b as floats exactly when ordered_bits(a) < ordered_bits(b); the two zeros are one value. Not
 // for NaN.

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
@@ -80,11 +81,12 @@ void FlatYaml::add_group(const YAML::Node& group, const std::string& prefix, int
 void check_single(const std::vector<GivenValue>& values,
                   const std::vector<const Option*>& options) {
   for (const Option* option : options) {
-    std::vector<const GivenValue*> found;
-    for (const GivenValue& given : values)
-      if (given.key == option->key) found.push_back(&given);
-    if (found.size() > 1 && !option->is_list)
-      throw Error(fmt::format("{}: '{}' has several values", found[1]->origin, option->key));
+    bool is_there = false;
+    for (const GivenValue& given : values) {
+      if (given.key != option->key || option->is_list) continue;
+      if (std::exchange(is_there, true))
+        throw Error(fmt::format("{}: '{}' has several values", given.origin, option->key));
+    }
   }
 }
 
@@ -107,11 +109,6 @@ std::vector<GivenValue> parse_yaml(const std::string& text,
   }
   check_single(flat.values, options);
   return std::move(flat.values);
-}
-
-std::vector<GivenValue> read_yaml_file(const std::string& path,
-                                       const std::vector<const Option*>& options) {
-  return parse_yaml(read_text_file(path, kMaxFileBytes), "", path, options);
 }
 
 std::vector<GivenValue> read_environment(const std::vector<const Option*>& options) {
@@ -162,13 +159,6 @@ void take_model(ParsedArguments* parsed) {
     parsed->values.push_back({"model", model, "command line"});
   }
 }
-
-// What parse_arguments needs beside the table: the YAML file and vLLM's one-piece speculative
-// config.
-struct Inline {
-  std::string config_file;
-  std::string speculative_json;
-};
 
 // Rows under one heading after the other.
 struct Table {
@@ -494,13 +484,14 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
                          const std::vector<const Option*>& extra,
                          const Words& words) {
   LoadedConfig loaded;
-  Inline inline_values;
+  std::string config_file;
+  std::string speculative_json;  // vLLM's one-piece speculative config
   const std::vector<Option> rows = run_config_options(&loaded.config);
   const std::vector<const Option*> options = option_rows(rows);
   Table more{.rows = {}, .group = "Configuration"};
-  more.add(path_option("config", &inline_values.config_file, "YAML file with these settings"));
+  more.add(path_option("config", &config_file, "YAML file with these settings"));
   more.add(text_option("speculative_config",
-                       &inline_values.speculative_json,
+                       &speculative_json,
                        "all of speculative decoding's settings as one JSON object"));
   std::vector<const Option*> common = options;
   for (const Option& row : more.rows) common.push_back(&row);
@@ -522,29 +513,23 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   }
   std::vector<GivenValue> command_line;
   for (const GivenValue& given : parsed.values) {
-    const bool is_run_option =
-        std::any_of(options.begin(), options.end(), [&](const Option* option) {
-          return option->key == given.key;
-        });
-    if (is_run_option) {
+    if (std::ranges::any_of(options, [&](const Option* row) { return row->key == given.key; })) {
       command_line.push_back(given);
     } else {
       apply_value(given, typed);
       loaded.given.push_back(given);
     }
   }
-  if (const char* path = std::getenv("OUTRIDER_CONFIG");
-      path != nullptr && inline_values.config_file.empty()) {
-    inline_values.config_file = path;
-  }
-  if (!inline_values.config_file.empty()) {
-    apply_source(read_yaml_file(inline_values.config_file, written), written, &loaded);
+  const char* path = std::getenv("OUTRIDER_CONFIG");
+  if (path != nullptr && config_file.empty()) config_file = path;
+  if (!config_file.empty()) {
+    const std::string text = read_text_file(config_file, kMaxFileBytes);
+    apply_source(parse_yaml(text, "", config_file, written), written, &loaded);
   }
   apply_source(read_environment(options), options, &loaded);
-  if (!inline_values.speculative_json.empty()) {
+  if (!speculative_json.empty()) {
     apply_source(
-        parse_yaml(
-            inline_values.speculative_json, "speculative_config", "--speculative-config", written),
+        parse_yaml(speculative_json, "speculative_config", "--speculative-config", written),
         written,
         &loaded);
   }

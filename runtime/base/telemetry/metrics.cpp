@@ -32,11 +32,6 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-const char* kind_name(bool is_counter, bool is_gauge) {
-  if (is_counter) return "counter";
-  return is_gauge ? "gauge" : "histogram";
-}
-
 }  // namespace
 
 Histogram::Histogram(std::vector<double> upper_bounds)
@@ -110,10 +105,9 @@ std::string MetricsRegistry::label_text(const MetricLabels& labels, std::string_
 void MetricsRegistry::render_family(const Family& family,
                                     const std::string& full_name,
                                     std::string* out) const {
+  constexpr const char* kKinds[] = {"counter", "gauge", "histogram"};
   *out += fmt::format("# HELP {} {}\n", full_name, family.name.help);
-  *out += fmt::format("# TYPE {} {}\n",
-                      full_name,
-                      kind_name(family.kind == Kind::kCounter, family.kind == Kind::kGauge));
+  *out += fmt::format("# TYPE {} {}\n", full_name, kKinds[static_cast<size_t>(family.kind)]);
   for (const Sample& sample : family.samples) {
     if (family.kind != Kind::kHistogram) {
       const double value = sample.counter ? sample.counter->value() : sample.gauge->value();

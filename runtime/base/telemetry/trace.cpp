@@ -20,10 +20,10 @@ constexpr TraceKindText kTexts[] = {
     {"send draft request", {}},
     {"take draft reply", {"blocks", "tokens"}},
     {"agreement", {}},
-    {"verification", {"round", "drafted", "accepted", "rows", "source", "bonus_draft"}},
-    {"block arrived", {"round", "base_len", "guess", "first", "tokens"}},
-    {"block stale", {"round", "tokens"}},
-    {"request", {"prompt", "output"}},
+    {"verification", {"round", "drafted", "accepted", "rows", "source", "bonus_draft"}, 'b'},
+    {"block arrived", {"round", "base_len", "guess", "first", "tokens"}, 'i'},
+    {"block stale", {"round", "tokens"}, 'i'},
+    {"request", {"prompt", "output"}, 'b'},
     {"receive plan", {}},
     {"forward", {"rows", "sequences"}},
     {"verify", {"sequences"}},
@@ -32,9 +32,9 @@ constexpr TraceKindText kTexts[] = {
     {"draft step", {"rows", "texts"}},
     {"take request", {"commits", "opens"}},
     {"send reply", {"blocks", "tokens"}},
-    {"drafted", {"round", "base_len", "guess", "first", "tokens"}},
-    {"flow out", {}},
-    {"flow in", {}},
+    {"drafted", {"round", "base_len", "guess", "first", "tokens"}, 'i'},
+    {"flow out", {}, 's'},
+    {"flow in", {}, 'f'},
 };
 static_assert(std::size(kTexts) == kNumTraceKinds);
 
@@ -44,15 +44,6 @@ void put(std::initializer_list<int64_t> arguments, TraceEvent* event) {
       arguments.begin(), arguments.end(), event->arguments.begin(), [](int64_t argument) {
         return static_cast<int32_t>(std::clamp<int64_t>(argument, INT32_MIN, INT32_MAX));
       });
-}
-
-void add_arrow_end(TraceKind kind, uint64_t arrow) {
-  if (thread_trace == nullptr) return;
-  TraceEvent event;
-  event.kind = kind;
-  event.id = arrow;
-  event.begin_ns = trace_now_ns();
-  thread_trace->add(event);
 }
 
 }  // namespace
@@ -110,23 +101,9 @@ void trace_sequence(TraceKind kind,
   trace_sequence(kind, sequence_id, {now_ns, now_ns}, arguments);
 }
 
-void trace_verification(uint64_t sequence_id,
-                        std::pair<int64_t, int64_t> begin_and_end_ns,
-                        const TraceVerification& verification) {
-  trace_sequence(TraceKind::kVerification,
-                 sequence_id,
-                 begin_and_end_ns,
-                 {verification.round,
-                  verification.num_drafted,
-                  verification.num_accepted,
-                  verification.num_rows,
-                  static_cast<int64_t>(verification.source),
-                  verification.had_bonus_draft ? 1 : 0});
-}
+void trace_flow_out(uint64_t arrow) { trace_sequence(TraceKind::kFlowOut, arrow, {}); }
 
-void trace_flow_out(uint64_t arrow) { add_arrow_end(TraceKind::kFlowOut, arrow); }
-
-void trace_flow_in(uint64_t arrow) { add_arrow_end(TraceKind::kFlowIn, arrow); }
+void trace_flow_in(uint64_t arrow) { trace_sequence(TraceKind::kFlowIn, arrow, {}); }
 
 uint64_t request_arrow(uint64_t serial) { return mix64(2 * serial + 1); }
 

@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/block_source.h"
-
 namespace outrider {
 
 // Names and arguments of the kinds stand in trace.cpp.
@@ -27,10 +25,12 @@ enum class TraceKind : uint8_t {
   kSendDraftRequest,  // a message to the draft
   kTakeDraftReply,    // a message from it: blocks, tokens
   kAgreement,         // waits for the other targets' digests
-  kVerification,      // of one sequence, over the targets' step: see TraceVerification
-  kBlockArrived,      // of one sequence: round, base_len, guess, first, tokens
-  kBlockStale,        // of one sequence: round, tokens: dropped, the text went on differently
-  kRequest,           // of one sequence, from submission to the last token: prompt, output
+  // Of one sequence, over the targets' step: sampling round, draft tokens judged, accepted, rows of
+  // the step, BlockSource of the draft tokens, whether a late bonus draft token was judged (0, 1).
+  kVerification,
+  kBlockArrived,  // of one sequence: round, base_len, guess, first, tokens
+  kBlockStale,    // of one sequence: round, tokens: dropped, the text went on differently
+  kRequest,       // of one sequence, from submission to the last token: prompt, output
   // Every target.
   kReceivePlan,  // ranks 1 and up: the wait for it
   kForward,      // rows, sequences
@@ -52,6 +52,8 @@ constexpr size_t kMaxTraceArguments = 6;
 struct TraceKindText {
   const char* name;
   std::array<const char*, kMaxTraceArguments> arguments;  // null from the first one unused
+  char phase = 'X';  // in Chrome's format: a span of the rank; 'b' one in a request's lane,
+                     // 'i' a moment, 's' and 'f' the ends of an arrow
 };
 const TraceKindText& text_of(TraceKind kind);
 
@@ -142,21 +144,6 @@ void trace_sequence(TraceKind kind,
                     std::initializer_list<int64_t> arguments);
 // The same for a moment, now.
 void trace_sequence(TraceKind kind, uint64_t sequence_id, std::initializer_list<int64_t> arguments);
-
-// The arguments of kVerification, in order: the sampling round, draft tokens judged, accepted, rows
-// of the step, where the draft tokens came from, and whether a late bonus draft token was judged
-// (0, 1).
-struct TraceVerification {
-  int64_t round = 0;
-  int64_t num_drafted = 0;
-  int64_t num_accepted = 0;
-  int64_t num_rows = 0;
-  BlockSource source = BlockSource::kNone;
-  bool had_bonus_draft = false;
-};
-void trace_verification(uint64_t sequence_id,
-                        std::pair<int64_t, int64_t> begin_and_end_ns,
-                        const TraceVerification& verification);
 
 // An arrow from a span on one rank to one on another: both ends name it alike, inside a span.
 void trace_flow_out(uint64_t arrow);

@@ -9,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/block_source.h"
+
 namespace outrider {
 namespace {
 
@@ -17,33 +19,14 @@ std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-// How an event appears: "X" a span of the rank, "b" and "e" the ends of one in a request's lane,
-// "i" a moment, "s" and "f" the ends of an arrow.
+// How an event appears.
 struct Line {
   int64_t time_ns = 0;
   int64_t duration_ns = 0;
   int rank = 0;
-  char phase = 'X';
+  char phase = 'X';  // of its kind; 'e' where a span in a request's lane ends
   const TraceEvent* event = nullptr;
 };
-
-char phase_of(TraceKind kind) {
-  switch (kind) {
-    case TraceKind::kVerification:
-    case TraceKind::kRequest:
-      return 'b';
-    case TraceKind::kBlockArrived:
-    case TraceKind::kBlockStale:
-    case TraceKind::kDrafted:
-      return 'i';
-    case TraceKind::kFlowOut:
-      return 's';
-    case TraceKind::kFlowIn:
-      return 'f';
-    default:
-      return 'X';
-  }
-}
 
 // What ends at a moment stands before what begins there, what encloses before what is enclosed.
 bool comes_before(const Line& a, const Line& b) {
@@ -61,7 +44,7 @@ std::vector<Line> lines_of(const std::vector<RankTrace>& ranks) {
     for (const TraceEvent& event : rank.events) {
       const int64_t begin_ns = event.begin_ns - rank.clock_offset_ns;
       first_ns = std::min(first_ns, begin_ns);
-      const char phase = phase_of(event.kind);
+      const char phase = text_of(event.kind).phase;
       lines.push_back({begin_ns, event.duration_ns, rank.rank, phase, &event});
       if (phase != 'b') continue;
       lines.push_back({begin_ns + event.duration_ns, event.duration_ns, rank.rank, 'e', &event});

@@ -43,11 +43,7 @@ class ExchangeGroup final : public DeviceGroup {
                 const gpu::Backend& backend,
                 TargetGroup& over_host,
                 const ExchangeOptions& options)
-      : DeviceGroup(backend.ops),
-        device_(device),
-        peers_(backend.peers),
-        options_(options),
-        limit_s_(options.limit_s) {
+      : DeviceGroup(backend.ops), device_(device), peers_(backend.peers), options_(options) {
     OUTRIDER_CHECK(options.max_count > 0 && peers_.max_waiting_blocks > 0 &&
                    peers_.max_waiting_blocks <= gpu::kMaxExchangeBlocks);
     view_.rank = over_host.rank();
@@ -122,7 +118,7 @@ class ExchangeGroup final : public DeviceGroup {
     if (late.empty()) late = late_of(report()->are_sums_late);
     throw Error(fmt::format("the exchange between GPUs broke off: rank {} waited {} s for rank {}",
                             options_.first_rank + rank(),
-                            limit_s_,
+                            options_.limit_s,
                             late));
   }
 
@@ -222,7 +218,6 @@ class ExchangeGroup final : public DeviceGroup {
   gpu::Device& device_;
   const gpu::PeerMemory& peers_;
   const ExchangeOptions options_;
-  const double limit_s_;
   // Of what follows a sum: what a wait has time for, and the cache beside the ranks' words.
   const size_t most_prefetched_ = std::min(size_t{16} << 20, device_.info().l2_bytes / 4);
   gpu::ExchangeView view_;

@@ -63,7 +63,6 @@ ncclComm_t native(void* comm) { return static_cast<ncclComm_t>(comm); }
 
 struct NcclFunctions {
   int version = 0;
-  std::string path;
   decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) comm_init;
@@ -94,7 +93,6 @@ NcclLibrary::NcclLibrary(const std::string& path) {
                             dlerror()));
   }
   auto found = std::make_shared<NcclFunctions>();
-  found->path = path;
   find(library, path, "ncclGetVersion", &found->get_version);
   if (found->get_version(&found->version) != ncclSuccess || found->version < kOldestVersion) {
     throw Error(fmt::format("NCCL {} at {} is too old: {} or newer is needed",

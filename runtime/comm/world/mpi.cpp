@@ -1,12 +1,13 @@
 // The world as MPI processes. Only the round's thread calls MPI (MPI_THREAD_FUNNELED). No call here
 // waits for a peer: sends are tested, never waited for, and receives are matched first, because
 // Open MPI reports nothing when a peer dies (docs/reliability.md).
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -73,12 +74,22 @@ constexpr std::chrono::microseconds kLeastRungWait{2000};
 constexpr std::chrono::microseconds kLeastMovingWait{100};
 constexpr int kTimesLongerIfRung = 4;
 
+// glibc 2.36 declares pidfd_open() for C only.
+int open_process(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
 struct Peer {
   std::string host;      // its name
   bool is_here = false;  // on this host, and its process id means something here
   pid_t pid = 0;
+  int pidfd = -1;    // unless is_here, or where the kernel or a container refuses it
   cpu_set_t cores;   // it may run on
   std::string bell;  // empty unless is_here
+
+  // Also where its parent has not looked yet: a launcher may be long in that.
+  bool has_ended() const {
+    pollfd process{.fd = pidfd, .events = POLLIN, .revents = 0};
+    return poll(&process, 1, 0) > 0;
+  }
 };
 
 struct PendingSend {
@@ -245,12 +256,13 @@ class MpiWorld final : public World {
     last_peer_check_ = now;
     for (int r = 0; r < num_ranks; ++r) {
       const Peer& peer = peers_[static_cast<size_t>(r)];
-      if (!peer.is_here || r == rank_) continue;
-      if (kill(peer.pid, 0) != 0 && errno == ESRCH) {
-        end_reason_ =
-            fmt::format("rank {} ({}, process {}) is gone{}", r, name_of(r), peer.pid, at_round(r));
-        throw Error(end_reason_);
-      }
+      if (!peer.has_ended()) continue;
+      // All ranks of this host see it now; the first of them ends the job.
+      for (int other = 0; other < rank_; ++other)
+        was_told_to_end_ |= other != r && peers_[static_cast<size_t>(other)].is_here;
+      end_reason_ =
+          fmt::format("rank {} ({}, process {}) is gone{}", r, name_of(r), peer.pid, at_round(r));
+      throw Error(end_reason_);
     }
   }
 
@@ -394,8 +406,13 @@ class MpiWorld final : public World {
     for (const Fixed& peer : all) {
       contacts.push_back(peer.watchdog);
       const bool is_here = peer.host_id == mine.host_id && peer.pid_namespace == mine.pid_namespace;
-      peers_.push_back(
-          {peer.host, is_here, static_cast<pid_t>(peer.pid), peer.cores, is_here ? peer.bell : ""});
+      const auto pid = static_cast<pid_t>(peer.pid);
+      peers_.push_back({.host = peer.host,
+                        .is_here = is_here,
+                        .pid = pid,
+                        .pidfd = is_here ? open_process(pid) : -1,
+                        .cores = peer.cores,
+                        .bell = is_here ? peer.bell : ""});
     }
     start_watchdog(contacts);
   }

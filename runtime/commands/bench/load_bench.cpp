@@ -104,12 +104,6 @@ class ModelFiles {
   uint64_t num_bytes_ = 0;
 };
 
-struct LoadSamples {
-  std::vector<double> read_s;
-  std::vector<double> copy_s;
-  std::vector<double> load_s;
-};
-
 class LoadBench {
  public:
   LoadBench(const RunConfig& config, const LoadBenchOptions& options)
@@ -124,26 +118,25 @@ class LoadBench {
     const LoadedModel loaded = load();
     memory_ = loaded.model->memory();
     after_load_ = process_memory();
-    huge_bytes_ = static_cast<size_t>(huge_page_bytes());
+    huge_bytes_ = huge_page_bytes();
   }
 
   void measure() {
     Progress progress("load", options_.num_turns);
-    run_in_turns(
-        options_.num_turns,
-        {[&] { timed(&samples_.read_s, [&] { files_.read(nullptr, threads_.num_threads); }); },
-         [&] {
-           ops::AlignedBytes to;
-           timed(&samples_.copy_s, [&] {
-             to = ops::allocate_bytes(files_.num_bytes());
-             files_.read(to.get(), threads_.num_threads);
-           });
-         },
-         [&] {
-           LoadedModel loaded;
-           timed(&samples_.load_s, [&] { loaded = load(); });
-         }},
-        &progress);
+    run_in_turns(options_.num_turns,
+                 {[&] { timed(&read_s_, [&] { files_.read(nullptr, threads_.num_threads); }); },
+                  [&] {
+                    ops::AlignedBytes to;
+                    timed(&copy_s_, [&] {
+                      to = ops::allocate_bytes(files_.num_bytes());
+                      files_.read(to.get(), threads_.num_threads);
+                    });
+                  },
+                  [&] {
+                    LoadedModel loaded;
+                    timed(&load_s_, [&] { loaded = load(); });
+                  }},
+                 &progress);
   }
 
   void fill(BenchReport* report) const;
@@ -165,13 +158,11 @@ class LoadBench {
   RankLayout layout_;
   ModelFiles files_;
   ops::ThreadPlan threads_;
-  LoadSamples samples_;
+  std::vector<double> read_s_, copy_s_, load_s_;
   Transformer::Memory memory_;
   ProcessMemory after_load_;
-  size_t huge_bytes_ = 0;
+  int64_t huge_bytes_ = 0;
 };
-
-std::string mib(size_t num_bytes) { return fmt::format("{} MiB", num_bytes >> 20); }
 
 void LoadBench::fill(BenchReport* report) const {
   const double gigabytes = static_cast<double>(files_.num_bytes()) / 1e9;
@@ -184,37 +175,35 @@ void LoadBench::fill(BenchReport* report) const {
   const auto add = [&](const char* name, const std::vector<double>& seconds) {
     report->add_series(name, "s", seconds);
     const double middle = bootstrap_median(seconds).value;
-    const Interval ratio = report->add_figure(
-        fmt::format("load / {}", name), "", bootstrap_ratio(samples_.load_s, seconds));
+    const Interval ratio =
+        report->add_figure(fmt::format("load / {}", name), "", bootstrap_ratio(load_s_, seconds));
     times.rows.push_back({name,
                           fmt::format("{:.3f}", middle),
                           fmt::format("{:.2f}", gigabytes / middle),
                           interval_text(ratio, 2)});
   };
-  add("read through a small buffer", samples_.read_s);
-  add("read into fresh memory", samples_.copy_s);
-  add("load", samples_.load_s);
+  add("read through a small buffer", read_s_);
+  add("read into fresh memory", copy_s_);
+  add("load", load_s_);
   report->tables.push_back(std::move(times));
 
-  const auto held = static_cast<size_t>(after_load_.resident_bytes);
-  const auto peak = static_cast<size_t>(after_load_.peak_resident_bytes);
-  report->tables.push_back({.title = "memory after the first load",
-                            .columns = {"", ""},
-                            .rows = {{"weights", mib(memory_.weights)},
-                                     {"KV, taken when used", mib(memory_.kv)},
-                                     {"buffers, taken when used", mib(memory_.buffers)},
-                                     {"the process holds", mib(held)},
-                                     {"of it in huge pages", mib(huge_bytes_)},
-                                     {"and held at most", mib(peak)}}});
-  report->add_figure("weights", "bytes", static_cast<double>(memory_.weights));
-  report->add_figure("KV", "bytes", static_cast<double>(memory_.kv));
-  report->add_figure("buffers", "bytes", static_cast<double>(memory_.buffers));
-  report->add_figure("resident after load", "bytes", static_cast<double>(held));
-  report->add_figure("in huge pages", "bytes", static_cast<double>(huge_bytes_));
-  report->add_figure("resident at most", "bytes", static_cast<double>(peak));
+  BenchTable held{"memory after the first load", {"", ""}, {}};
+  const auto add_bytes = [&](const char* label, const char* name, auto num_bytes) {
+    held.rows.push_back({label, fmt::format("{} MiB", num_bytes >> 20)});
+    report->add_figure(name, "bytes", static_cast<double>(num_bytes));
+  };
+  add_bytes("weights", "weights", memory_.weights);
+  add_bytes("KV, taken when used", "KV", memory_.kv);
+  add_bytes("buffers, taken when used", "buffers", memory_.buffers);
+  add_bytes("the process holds", "resident after load", after_load_.resident_bytes);
+  add_bytes("of it in huge pages", "in huge pages", huge_bytes_);
+  add_bytes("and held at most", "resident at most", after_load_.peak_resident_bytes);
+  report->tables.push_back(std::move(held));
 }
 
-int run_load(const CommandLine& line) {
+}  // namespace
+
+int load_bench(const CommandLine& line) {
   LoadBenchOptions options;
   BenchRun run("load", line, load_options(&options));
   if (has_no_files(run.config().model))
@@ -227,12 +216,6 @@ int run_load(const CommandLine& line) {
   bench.fill(&report);
   run.finish(std::move(report));
   return 0;
-}
-
-}  // namespace
-
-Command load_bench() {
-  return {"load", "a model's folder: until it can be run, against reading it", run_load};
 }
 
 }  // namespace outrider

@@ -86,11 +86,8 @@ void fill_report(const TargetContext& context,
   PlotSeries lines[] = {{.name = "chunked", .mark = PlotMark::kDots, .color = 0},
                         {.name = "in one step", .mark = PlotMark::kRings, .color = 1}};
   double peak = 0;  // unknown
-  if (!found.peak_gflops.empty()) {
-    report->add_series("multipliers' peak", "GFLOP/s", found.peak_gflops);
-    peak = report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(found.peak_gflops))
-               .value;
-  }
+  if (!found.peak_gflops.empty())
+    peak = report->add_samples("multipliers' peak", "GFLOP/s", found.peak_gflops).value;
   for (size_t i = 0; i < options.lengths.size(); ++i) {
     const Measured& measured = found.lengths[i];
     const int32_t length = options.lengths[i];
@@ -101,10 +98,8 @@ void fill_report(const TargetContext& context,
       std::vector<double> per_s;
       for (double ms : whole ? measured.whole_ms : measured.chunked_ms)
         per_s.push_back(1e3 * length / ms);
-      rates.push_back(report->add_figure(name, "tokens/s", bootstrap_median(per_s), x));
-      report->add_series(name, "tokens/s", std::move(per_s), x);
-      const Interval& rate = rates.back();
-      lines[whole ? 1 : 0].points.push_back(plot_point(x.value, rate));
+      rates.push_back(report->add_samples(name, "tokens/s", per_s, x));
+      lines[whole ? 1 : 0].points.push_back(plot_point(x.value, rates.back()));
     }
     const double operations =
         step_operations(context.loaded.model->config(), 0, length, StepLogits::kLastRow);
@@ -148,7 +143,9 @@ std::vector<int32_t> usual_lengths(const RunConfig& config) {
   return lengths;
 }
 
-int run_prefill(const CommandLine& line) {
+}  // namespace
+
+int prefill_bench(const CommandLine& line) {
   PrefillOptions options;
   BenchRun run("prefill", line, prefill_options(&options));
   if (options.lengths.empty()) options.lengths = usual_lengths(run.config());
@@ -168,12 +165,6 @@ int run_prefill(const CommandLine& line) {
   return run_on_targets(config, line.launch, [&](const TargetContext& context) {
     return measure(run, context, options, chunk);
   });
-}
-
-}  // namespace
-
-Command prefill_bench() {
-  return {"prefill", "prompt tokens per second by prompt length", run_prefill};
 }
 
 }  // namespace outrider

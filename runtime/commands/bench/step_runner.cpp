@@ -8,7 +8,6 @@
 #include <chrono>
 #include <numeric>
 
-#include "runtime/ops/peak_loop.h"
 #include "runtime/ranks/target/logit_scanner.h"
 
 namespace outrider {

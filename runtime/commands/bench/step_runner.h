@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ops/read_loop.h"
+#include "runtime/ops/ceilings.h"
 #include "runtime/ranks/job/job.h"
 
 namespace outrider {

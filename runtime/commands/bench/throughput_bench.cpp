@@ -159,11 +159,10 @@ std::string summary_text(const std::vector<double>& values) {
 
 void add_cell(const LoadCell& cell, int32_t in_flight, BenchReport* report) {
   const BenchX x = {"requests in flight", static_cast<double>(in_flight)};
-  report->add_series("output, " + cell.name(), "tokens/s", cell.tokens_per_s, x);
+  const Interval rate =
+      report->add_samples("output, " + cell.name(), "tokens/s", cell.tokens_per_s, x);
   report->add_series("TTFT, " + cell.name(), "ms", cell.ttft_ms, x);
   report->add_series("TPOT, " + cell.name(), "ms", cell.tpot_ms, x);
-  const Interval rate = report->add_figure(
-      "output, " + cell.name(), "tokens/s", bootstrap_median(cell.tokens_per_s), x);
   std::string alpha;
   if (cell.num_drafted > 0) {
     const double share =
@@ -228,7 +227,9 @@ void fill_report(const FrontEndContext& context,
   if (!cells.back().speculate) report->plot.panels[0].series.pop_back();
 }
 
-int run_throughput(const CommandLine& line) {
+}  // namespace
+
+int throughput_bench(const CommandLine& line) {
   ThroughputOptions options;
   BenchRun run("throughput", line, throughput_options(&options));
   // The same requests again and again: the later must not profit from the earlier.
@@ -241,14 +242,6 @@ int run_throughput(const CommandLine& line) {
     run.finish(std::move(report));
     return 0;
   });
-}
-
-}  // namespace
-
-Command throughput_bench() {
-  return {"throughput",
-          "many requests at once, by how many are in flight, with and without speculation",
-          run_throughput};
 }
 
 }  // namespace outrider

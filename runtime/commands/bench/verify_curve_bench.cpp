@@ -96,18 +96,12 @@ void fill_report(const TargetContext& context,
   PlotSeries ratios{.name = "measured", .mark = PlotMark::kDots, .color = 0};
   PlotSeries linear{.name = "as many steps of one row", .mark = PlotMark::kDashedLine, .color = 7};
   double peak = 0;
-  if (has_ceilings) {
-    report->add_series("multipliers' peak", "GFLOP/s", measured.peak_gflops);
-    peak =
-        report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(measured.peak_gflops))
-            .value;
-  }
+  if (has_ceilings)
+    peak = report->add_samples("multipliers' peak", "GFLOP/s", measured.peak_gflops).value;
   for (size_t i = 0; i < options.rows.size(); ++i) {
     const int32_t rows = options.rows[i];
     const BenchX x = {"rows", static_cast<double>(rows)};
-    report->add_series("step", "ms", measured.step_ms[i], x);
-    const Interval step =
-        report->add_figure("step", "ms", bootstrap_median(measured.step_ms[i]), x);
+    const Interval step = report->add_samples("step", "ms", measured.step_ms[i], x);
     const Interval ratio = report->add_figure(
         "step / step of one row", "", bootstrap_ratio(measured.step_ms[i], measured.step_ms[0]), x);
     const double operations = step_operations(
@@ -156,10 +150,8 @@ void add_exchange(const CurveOptions& options, const Measured& measured, BenchRe
   BenchTable table{"sums over the ranks, rank 0", {"rows", "ms", "share of the step", "kB"}, {}};
   for (size_t i = 0; i < options.rows.size(); ++i) {
     const BenchX x = {"rows", static_cast<double>(options.rows[i])};
-    report->add_series("exchange", "ms", measured.exchange_ms[i], x);
+    const Interval exchange = report->add_samples("exchange", "ms", measured.exchange_ms[i], x);
     report->add_series("partial sums", "bytes", {measured.exchange_bytes[i]}, x);
-    const Interval exchange =
-        report->add_figure("exchange", "ms", bootstrap_median(measured.exchange_ms[i]), x);
     const Interval share = report->add_figure(
         "exchange / step", "", bootstrap_ratio(measured.exchange_ms[i], measured.step_ms[i]), x);
     table.rows.push_back({std::to_string(options.rows[i]),
@@ -204,7 +196,9 @@ int measure(const BenchRun& run, const TargetContext& context, const CurveOption
   return 0;
 }
 
-int run_curve(const CommandLine& line) {
+}  // namespace
+
+int verify_curve_bench(const CommandLine& line) {
   CurveOptions options;
   BenchRun run("verify-curve", line, curve_options(&options));
   options.rows.push_back(1);
@@ -222,12 +216,6 @@ int run_curve(const CommandLine& line) {
   return run_on_targets(config, line.launch, [&](const TargetContext& context) {
     return measure(run, context, options);
   });
-}
-
-}  // namespace
-
-Command verify_curve_bench() {
-  return {"verify-curve", "time of a step by its rows, without a draft", run_curve};
 }
 
 }  // namespace outrider

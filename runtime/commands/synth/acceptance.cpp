@@ -12,7 +12,7 @@
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/weight_names.h"
 #include "models/synthetic/tokenizer.h"
-#include "models/weights/expert_pieces.h"
+#include "models/weights/pieces.h"
 #include "models/weights/weight_reader.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
@@ -49,14 +49,6 @@ size_t available_bytes() {
   return SIZE_MAX;
 }
 
-ModelConfig draft_of(const ModelConfig& target, int32_t n_layers) {
-  if (n_layers >= target.n_layers) {
-    throw Error(fmt::format(
-        "a draft of {} layers is no smaller than the target of {}", n_layers, target.n_layers));
-  }
-  return first_layers(target, n_layers);
-}
-
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -89,7 +81,7 @@ size_t SyntheticPair::bytes_needed(const ModelConfig& target,
   }
   const auto num_blocks = static_cast<size_t>(sizes_of(options).num_blocks);
   size_t kv = 0;
-  for (const ModelConfig& config : {target, draft_of(target, recipe.num_strong_layers)}) {
+  for (const ModelConfig& config : {target, first_layers(target, recipe.num_strong_layers)}) {
     kv +=
         num_blocks * Transformer::kv_bytes_per_block(config, shard_model(config, 0, 1), kBlockSize);
   }
@@ -102,7 +94,7 @@ SyntheticPair::SyntheticPair(const ModelConfig& target,
                              const SyntheticRecipe& recipe,
                              const AcceptanceOptions& options)
     : target_config_(target),
-      draft_config_(draft_of(target, recipe.num_strong_layers)),
+      draft_config_(first_layers(target, recipe.num_strong_layers)),
       recipe_(recipe),
       options_(options),
       context_(options.num_threads, options.isa),

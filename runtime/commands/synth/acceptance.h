@@ -37,7 +37,8 @@ struct AcceptanceOptions {
 // are in memory once.
 class SyntheticPair {
  public:
-  // recipe.num_strong_layers is the draft. Throws Error when the machine has not enough memory.
+  // recipe.num_strong_layers, fewer than the target's, is the draft. Throws Error when the machine
+  // has not enough memory.
   SyntheticPair(const ModelConfig& target,
                 const SyntheticRecipe& recipe,
                 const AcceptanceOptions& options);

@@ -7,7 +7,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
-#include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_pair.h"
 
 namespace outrider {
@@ -175,7 +174,7 @@ class ContextChecks {
                  texts.push_back(prompt_);
                  texts.back().insert(
                      texts.back().end(), answer.tokens.begin(), answer.tokens.end());
-                 drafts_.add(answer);
+                 add_drafts(answer, &drafts_);
                });
     options_.progress(fmt::format("pair, {}: {} texts written", mode.name, texts.size()));
     return texts;
@@ -218,10 +217,10 @@ class ContextChecks {
 std::vector<CheckRow> run_context_checks(const FrontEndContext& context,
                                          const PairChecks& options) {
   std::vector<CheckRow> rows;
-  for (const SampledMode& mode : sampled_modes()) {
+  for (const SampledMode& mode : kSampledModes) {
     rows.push_back(ContextChecks(context, options).run(mode));
   }
-  rows.push_back(ContextChecks(context, options).control(sampled_modes()[0]));
+  rows.push_back(ContextChecks(context, options).control(kSampledModes[0]));
   return rows;
 }
 

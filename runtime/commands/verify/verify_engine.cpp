@@ -1,8 +1,8 @@
-// See verify_engine.h.
-#include "runtime/commands/verify/verify_engine.h"
-
+// ask_engine() and what goes with it of verify_pair.h.
 #include <algorithm>
 #include <deque>
+
+#include "runtime/commands/verify/verify_pair.h"
 
 namespace outrider {
 
@@ -29,11 +29,12 @@ size_t requests_in_flight(const RunConfig& config) {
       std::max(1, std::min(config.max_num_seqs * 3 / 2, config.max_num_queued_reqs)));
 }
 
-void DraftCounts::add(const BenchAnswer& answer) {
-  num_bonus_drafts += answer.stats.num_bonus_drafts;
+void add_drafts(const BenchAnswer& answer, DraftCounts* counts) {
+  counts->num_bonus_drafts += answer.stats.num_bonus_drafts;
   for (TokenOrigin origin : answer.origins) {
-    num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
-    num_examined += origin == TokenOrigin::kAccepted || origin == TokenOrigin::kCorrected ? 1 : 0;
+    const bool is_accepted = origin == TokenOrigin::kAccepted;
+    counts->num_accepted += is_accepted ? 1 : 0;
+    counts->num_examined += is_accepted || origin == TokenOrigin::kCorrected ? 1 : 0;
   }
 }
 

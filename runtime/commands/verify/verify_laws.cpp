@@ -8,7 +8,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
-#include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_pair.h"
 
 namespace outrider {
@@ -37,8 +36,8 @@ struct PairLaw {
 // The kPairTopK likeliest tokens after every text of 0, 1 and 2 such tokens.
 class LawTree {
  public:
-  LawTree(const FrontEndContext& context, const std::vector<int32_t>& prompt, size_t num_in_flight)
-      : context_(context), prompt_(prompt), num_in_flight_(num_in_flight) {
+  LawTree(const FrontEndContext& context, const std::vector<int32_t>& prompt)
+      : context_(context), prompt_(prompt) {
     std::vector<std::vector<int32_t>> texts = {{}};
     for (int depth = 0; depth < 3; ++depth) {
       score(texts);
@@ -78,7 +77,8 @@ class LawTree {
       asked.params.num_logprobs = kPairTopK + 1;
       return asked;
     };
-    ask_engine(context_, texts.size(), num_in_flight_, question, [&](size_t i, const auto& answer) {
+    const size_t num_in_flight = requests_in_flight(context_.config);
+    ask_engine(context_, texts.size(), num_in_flight, question, [&](size_t i, const auto& answer) {
       const auto& top = answer.logprobs.at(0).top;
       if (top.size() <= kPairTopK) {
         throw Error(fmt::format("verify needs a vocabulary of more than {} tokens", kPairTopK));
@@ -109,7 +109,6 @@ class LawTree {
 
   const FrontEndContext& context_;
   const std::vector<int32_t>& prompt_;
-  const size_t num_in_flight_;
   std::map<std::vector<int32_t>, std::vector<WeightedToken>> best_;
 };
 
@@ -160,7 +159,7 @@ Sampled sample(const FrontEndContext& context,
              [&](size_t i, const BenchAnswer& answer) {
                ++sampled.second[answer.tokens.at(1)];
                ++sampled.both[{answer.tokens.at(1), answer.tokens.at(2)}];
-               sampled.drafts.add(answer);
+               add_drafts(answer, &sampled.drafts);
                if (i % 1000 == 999) {
                  options.progress(fmt::format(
                      "pair, {}: {} of {} answers sampled", mode.name, i + 1, options.num_samples));
@@ -181,16 +180,6 @@ std::string problem_of(const ChiSquare& test, const SampledMode& mode, const Dra
 
 }  // namespace
 
-std::span<const SampledMode> sampled_modes() {
-  static constexpr SampledMode kModes[] = {
-      {"direct", VerifyMode::kStandard, 0, 0},
-      {"standard", VerifyMode::kStandard, -1, 1},
-      {"block", VerifyMode::kBlock, -1, 2},
-      {"coupled", VerifyMode::kCoupled, -1, 3},
-  };
-  return kModes;
-}
-
 CheckRow pair_row(const char* check,
                   const ChiSquare& test,
                   const SampledMode& mode,
@@ -201,24 +190,20 @@ CheckRow pair_row(const char* check,
   row.problem = problem_of(test, mode, drafts);
   if (test.degrees > 0)
     row.found_distance = smallest_found_distance(test, static_cast<double>(num_sequences));
-  if (mode.max_draft_len != 0) {
-    row.num_examined = drafts.num_examined;
-    row.num_accepted = drafts.num_accepted;
-    row.num_bonus_drafts = drafts.num_bonus_drafts;
-  }
+  if (mode.max_draft_len != 0) row.drafts = drafts;
   return row;
 }
 
 std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairChecks& options) {
   const std::vector<int32_t> prompt = context.tokenizer->encode(options.prompt);
   if (prompt.empty()) throw Error("the prompt of verify has no tokens");
-  const LawTree tree(context, prompt, requests_in_flight(context.config));
+  const LawTree tree(context, prompt);
   const PairLaw law = tree.law(1.0);
   const PairLaw other_law = tree.law(kControlTemperature);
   std::vector<CheckRow> rows;
   std::vector<CheckRow> controls;
   const bool lookup_only = context.engine.info().draft == "ngram";
-  for (const SampledMode& mode : sampled_modes()) {
+  for (const SampledMode& mode : kSampledModes) {
     Sampled sampled = sample(context, prompt, options, mode, 0);
     for (uint64_t attempt = 1; attempt < kMostAttempts && !lookup_only; ++attempt) {
       if (mode.max_draft_len == 0 || sampled.drafts.num_examined > 0) break;

@@ -3,12 +3,12 @@
 // through the running engine as any other.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/commands/verify/verify_engine.h"
+#include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/verify/verify_report.h"
 #include "runtime/ranks/job/job.h"
 
@@ -25,7 +25,12 @@ struct SampledMode {
   int32_t max_draft_len;  // 0: no speculation
   uint64_t noise;         // its seeds differ from those of the others
 };
-std::span<const SampledMode> sampled_modes();
+inline constexpr SampledMode kSampledModes[] = {
+    {"direct", VerifyMode::kStandard, 0, 0},
+    {"standard", VerifyMode::kStandard, -1, 1},
+    {"block", VerifyMode::kBlock, -1, 2},
+    {"coupled", VerifyMode::kCoupled, -1, 3},
+};
 
 struct PairChecks {
   std::string prompt;                  // of the distribution tests
@@ -35,6 +40,19 @@ struct PairChecks {
   int32_t num_text_tokens = 64;        // of each
   std::function<void(const std::string&)> progress;
 };
+
+// Answers to questions 0 .. num_questions - 1, in order; at most num_in_flight at once. A question
+// is a prompt and params with noise_seed. Throws as the functions of bench_requests.h.
+void ask_engine(const FrontEndContext& context,
+                size_t num_questions,
+                size_t num_in_flight,
+                const std::function<Request(size_t)>& question,
+                const std::function<void(size_t, const BenchAnswer&)>& take);
+
+// As many as keep every slot busy, within what the queue takes.
+size_t requests_in_flight(const RunConfig& config);
+
+void add_drafts(const BenchAnswer& answer, DraftCounts* counts);
 
 // A row of the pair's laws; with a problem when it proves nothing, whatever its numbers.
 CheckRow pair_row(const char* check,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ inline constexpr double kLeastExpected = 20.0;
 // Of the answers that the pair's laws are counted from.
 inline constexpr int kPairTopK = 5;
 
+// What became of draft tokens and bonus draft tokens.
+struct DraftCounts {
+  int64_t num_examined = 0;  // accepted or rejected
+  int64_t num_accepted = 0;
+  int64_t num_bonus_drafts = 0;  // of the examined ones, for the bonus position
+};
+
 enum class CheckKind : uint8_t {
   kLaw,       // counts must fit an exact law
   kControl,   // counts must not fit it: something was broken on purpose
@@ -35,13 +43,10 @@ struct CheckRow {
   ChiSquare test;
   double found_distance = 0.0;  // smallest total variation distance found with 99% probability
   // Equality.
-  int64_t num_tokens = 0;        // compared
-  int64_t num_equal_tokens = 0;  // of these, before the first difference of each sequence
-  // Speculation in it; examined = accepted or rejected. Not asked for when negative.
-  int64_t num_examined = -1;
-  int64_t num_accepted = 0;
-  int64_t num_bonus_drafts = 0;  // of the examined ones, for the bonus position
-  std::string problem;           // one sentence; the row then fails whatever the numbers are
+  int64_t num_tokens = 0;             // compared
+  int64_t num_equal_tokens = 0;       // of these, before the first difference of each sequence
+  std::optional<DraftCounts> drafts;  // of speculation in it
+  std::string problem;                // one sentence; the row then fails whatever the numbers are
 
   bool passed() const;
   std::string verdict() const;  // pass, FAIL, caught, MISSED

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_pair.h"
 
 namespace outrider {
@@ -127,7 +126,7 @@ class TextChecks {
                question,
                [&](size_t, const BenchAnswer& answer) {
                  pass.texts.push_back(answer.tokens);
-                 pass.drafts.add(answer);
+                 add_drafts(answer, &pass.drafts);
                });
     return pass;
   }
@@ -153,10 +152,8 @@ class TextChecks {
     const std::set<std::vector<int32_t>> different(expected.texts.begin(), expected.texts.end());
     if (different.size() < 2) row.problem = "All texts are the same, so that equality says little.";
     if (draft_len > 0) {
-      row.num_examined = got.drafts.num_examined;
-      row.num_accepted = got.drafts.num_accepted;
-      row.num_bonus_drafts = got.drafts.num_bonus_drafts;
-      if (row.num_accepted == 0)
+      row.drafts = got.drafts;
+      if (got.drafts.num_accepted == 0)
         row.problem = "No draft token was accepted, so nothing was compared.";
     }
     options_.progress(fmt::format("{}, {}", row.mode, row.check));

@@ -82,10 +82,11 @@ CheckRow run(const Job& job) {
   row.num_sequences = law_case.num_samples;
   row.found_distance = smallest_found_distance(result.test, law_case.num_samples);
   if (law_case.draft != DraftKind::kNone) {
-    row.num_examined = result.num_examined + result.num_bonus_drafts;
-    row.num_accepted = result.num_accepted + result.num_accepted_bonus_drafts;
-    row.num_bonus_drafts = result.num_bonus_drafts;
-    if (row.num_accepted == 0 || row.num_accepted == row.num_examined) {
+    const DraftCounts drafts = {result.num_examined + result.num_bonus_drafts,
+                                result.num_accepted + result.num_accepted_bonus_drafts,
+                                result.num_bonus_drafts};
+    row.drafts = drafts;
+    if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
       row.problem =
           "Not both accepted and refused draft tokens: one side of the rule was not tried.";
     }

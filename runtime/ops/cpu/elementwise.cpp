@@ -1,5 +1,5 @@
-// The ops that work row by row or element by element: embedding, norms, rotary positions,
-// activation, sums, copies. Each result depends on its own row only, so how rows are cut over
+// The ops that every model has and that work row by row: embedding, norms, angles of positions,
+// copies. Each result depends on its own row only, so how rows are cut over
 // threads cannot change a bit.
 #include <algorithm>
 #include <cmath>
@@ -8,54 +8,17 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/threads/thread_pool.h"
-#include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider::ops {
 namespace {
 
-// Below this many elements one thread is faster than a hand-over: read and written, of silu, of
-// cos and sin.
+// Below this many elements one thread is faster than a hand-over: read and written, of cos and sin.
 constexpr int64_t kInlineElements = 1 << 15;
-constexpr int64_t kInlineActivations = 1 << 13;
 constexpr size_t kInlineAngles = 1 << 8;
-
-// Adding 0 takes the sign of a zero away, as adding the zeros of the other ranks' shards does.
-void widen(float* out, const std::byte* row, int64_t n, DType dtype) {
-  if (dtype == DType::kF32) {
-    const float* values = reinterpret_cast<const float*>(row);
-    for (int64_t i = 0; i < n; ++i) out[i] = values[i] + 0.0f;
-    return;
-  }
-  const uint16_t* bits = reinterpret_cast<const uint16_t*>(row);
-  if (dtype == DType::kBF16) {
-    for (int64_t i = 0; i < n; ++i) out[i] = bf16_to_float(bits[i]) + 0.0f;
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = f16_to_float(bits[i]) + 0.0f;
-  }
-}
 
 float norm_factor(float sum_of_squares, int64_t n, float eps) {
   return 1.0f / std::sqrt(sum_of_squares / static_cast<float>(n) + eps);
-}
-
-void norm_one(const cpu::KernelTable& table,
-              float* out,
-              const float* x,
-              const float* weight,
-              int64_t n,
-              float eps) {
-  const float factor = norm_factor(table.sum_of_squares(x, n), n, eps);
-  table.scale_by_weight(out, x, factor, weight, n);
-}
-
-void rotate_neighbours(float* x, const float* angles, int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = x[2 * i];
-    const float second = x[2 * i + 1];
-    x[2 * i] = first * angles[i] - second * angles[half + i];
-    x[2 * i + 1] = second * angles[i] + first * angles[half + i];
-  }
 }
 
 }  // namespace
@@ -72,12 +35,15 @@ void embed(Context& ctx, float* out, std::span<const int32_t> ids, const Embeddi
       float* to = out + r * table.n;
       if (row < 0 || row >= table.n_rows) {
         std::fill_n(to, table.n, 0.0f);
-      } else if (table.data == nullptr) {
-        table.packed->read_row(row, to);
-        for (int64_t i = 0; i < table.n; ++i) to[i] += 0.0f;  // as widen does
-      } else {
-        widen(to, table.data + row * row_bytes, table.n, table.dtype);
+        continue;
       }
+      if (table.data == nullptr) {
+        table.packed->read_row(row, to);
+      } else {
+        widen(table.data + row * row_bytes, table.n, table.dtype, to);
+      }
+      // Takes the sign of a zero away, as adding the zeros of the other ranks' shards does.
+      for (int64_t i = 0; i < table.n; ++i) to[i] += 0.0f;
     }
   });
 }
@@ -91,26 +57,9 @@ void rms_norm(Context& ctx,
               float eps) {
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) norm_one(table, out + r * n, x + r * n, weight, n, eps);
-  });
-}
-
-void rms_norm_heads(Context& ctx,
-                    float* x,
-                    int64_t rows,
-                    int64_t stride,
-                    int64_t n_heads,
-                    int64_t head_dim,
-                    const float* weight,
-                    float eps) {
-  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
-  const bool small = rows * n_heads * head_dim < kInlineElements;
-  ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t h = 0; h < n_heads; ++h) {
-        float* head = x + r * stride + h * head_dim;
-        norm_one(table, head, head, weight, head_dim, eps);
-      }
+      const float factor = norm_factor(table.sum_of_squares(x + r * n, n), n, eps);
+      table.scale_by_weight(out + r * n, x + r * n, factor, weight, n);
     }
   });
 }
@@ -148,41 +97,6 @@ void rope_angles(Context& ctx,
         cosines[i] = std::cos(angle) * rope.attention_factor;
         cosines[half + i] = std::sin(angle) * rope.attention_factor;
       }
-    }
-  });
-}
-
-void rope(Context& ctx,
-          float* x,
-          int64_t rows,
-          int64_t stride,
-          int64_t n_heads,
-          int64_t head_dim,
-          const RowAngles& angles) {
-  OUTRIDER_CHECK(angles.rotary_dim <= head_dim && angles.rotary_dim % 2 == 0);
-  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
-  const bool small = rows * n_heads * head_dim < kInlineElements;
-  ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* of_row = angles.data + r * angles.rotary_dim;
-      for (int64_t h = 0; h < n_heads; ++h) {
-        float* head = x + r * stride + h * head_dim;
-        if (angles.interleaved) {
-          rotate_neighbours(head, of_row, angles.rotary_dim / 2);
-        } else {
-          table.rotate(head, of_row, angles.rotary_dim / 2);
-        }
-      }
-    }
-  });
-}
-
-void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n) {
-  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
-  ctx.threads().for_range(rows, rows * n < kInlineActivations, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* gate = gate_up + r * 2 * n;
-      table.silu_mul(out + r * n, gate, gate + n, n);
     }
   });
 }

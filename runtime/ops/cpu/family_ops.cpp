@@ -1,7 +1,7 @@
-// Ops of the families that differ from llama: layer norm, norms over all heads, factors, learned
-// positions, activations. Written in plain C++, compiled once: the same bits on every instruction
-// set but for what the kernels' table gives, which has them too. Sums run over 16 lanes folded by
-// one tree. Each result depends on its own row only.
+// Ops on heads and of the families that differ from llama: layer norm, norms over all heads, rotary
+// positions, factors, learned positions, activations. Written in plain C++, compiled once: the same
+// bits on every instruction set but for what the kernels' table gives, which has them too. Sums run
+// over 16 lanes folded by one tree. Each result depends on its own row only.
 #include <algorithm>
 #include <cmath>
 
@@ -85,6 +85,15 @@ void with_exponentials(const cpu::KernelTable& table,
   }
 }
 
+void rotate_neighbours(float* x, const float* angles, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = x[2 * i];
+    const float second = x[2 * i + 1];
+    x[2 * i] = first * angles[i] - second * angles[half + i];
+    x[2 * i + 1] = second * angles[i] + first * angles[half + i];
+  }
+}
+
 constexpr float kRootHalf = 0.70710678118654752f;
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 
@@ -135,6 +144,15 @@ void layer_norm(
   });
 }
 
+void rms_norm_heads(Context& ctx, const HeadRows& x, const float* weight, float eps) {
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  const auto count = static_cast<float>(x.head_dim);
+  for_heads(ctx, x, [&](float* head, int64_t, int64_t) {
+    const float factor = 1.0f / std::sqrt(table.sum_of_squares(head, x.head_dim) / count + eps);
+    table.scale_by_weight(head, head, factor, weight, x.head_dim);
+  });
+}
+
 void layer_norm_heads(Context& ctx, const HeadRows& x, const float* weight, float eps) {
   for_heads(ctx, x, [&](float* head, int64_t, int64_t h) {
     layer_norm_one(head, head, {weight + h * x.head_dim, nullptr, eps}, x.head_dim);
@@ -160,6 +178,19 @@ void rms_norm_all_heads(Context& ctx,
     for (int64_t i = 0; i < squares.num_sums; ++i) sum += squares.sums[r * squares.stride + i];
     const float factor = 1.0f / std::sqrt(sum / count + eps);
     table.scale_by_weight(head, head, factor, weight + h * x.head_dim, x.head_dim);
+  });
+}
+
+void rope(Context& ctx, const HeadRows& x, const RowAngles& angles) {
+  OUTRIDER_CHECK(angles.rotary_dim <= x.head_dim && angles.rotary_dim % 2 == 0);
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  for_heads(ctx, x, [&](float* head, int64_t r, int64_t) {
+    const float* of_row = angles.data + r * angles.rotary_dim;
+    if (angles.interleaved) {
+      rotate_neighbours(head, of_row, angles.rotary_dim / 2);
+    } else {
+      table.rotate(head, of_row, angles.rotary_dim / 2);
+    }
   });
 }
 
@@ -231,6 +262,10 @@ void activate_mul(
   ctx.threads().for_range(rows, rows * n < kInlineActivations, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = gate_up + r * 2 * n;
+      if (kind == ActivationKind::kSilu) {
+        table.silu_mul(out + r * n, gate, gate + n, n);
+        continue;
+      }
       activate_range(table, out + r * n, gate, n, kind);
       for (int64_t i = 0; i < n; ++i) out[r * n + i] *= gate[n + i];
     }

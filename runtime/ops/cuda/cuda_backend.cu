@@ -8,7 +8,6 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/cuda_device.h"
 #include "runtime/ops/cuda/op_table.h"
-#include "runtime/ops/cuda/peer_memory.h"
 #include "runtime/ops/cuda/platform.h"
 #include "runtime/ops/gpu/backend.h"
 
@@ -85,12 +84,13 @@ std::unique_ptr<Device> open_device(int ordinal) {
 extern "C" const outrider::gpu::Backend* outrider_gpu_backend() {
   using namespace outrider::gpu;
   pin_driver_settings();  // changes nothing where the program did so in main
-  static const Backend backend = {.name = "cuda",
-                                  .interface_version = kInterfaceVersion,
-                                  .num_devices = count_devices,
-                                  .open = open_device,
-                                  .ops = op_table(),
-                                  .peers = cuda_peer_memory(),
-                                  .native_stream = [](Stream& stream) -> void* { return native_stream(stream); }};
+  static const Backend backend = {
+      .name = "cuda",
+      .interface_version = kInterfaceVersion,
+      .num_devices = count_devices,
+      .open = open_device,
+      .ops = op_table(),
+      .peers = cuda_peer_memory(),
+      .native_stream = [](Stream& stream) -> void* { return native_stream(stream); }};
   return &backend;
 }

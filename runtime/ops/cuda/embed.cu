@@ -31,10 +31,7 @@ OUTRIDER_KERNEL(kThreads) void embed_rows(EmbedArgs args) {
 }  // namespace
 
 void embed(Stream& stream, const EmbedArgs& args) {
-  launch(stream,
-         embed_rows,
-         {.grid = {static_cast<uint32_t>(args.max_rows)}, .threads = kThreads, .overlaps = true},
-         args);
+  launch(stream, embed_rows, over_rows(args.max_rows, 1, kThreads), args);
 }
 
 }  // namespace outrider::gpu

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/cuda/peer_memory.h"
+#include "runtime/ops/cuda/cuda_device.h"
 #include "runtime/ops/gpu/exchange.h"
 
 namespace outrider::gpu {

@@ -23,6 +23,13 @@ struct LaunchShape {
   bool blocks_wait = false;
 };
 
+// Of so many blocks for each row.
+constexpr LaunchShape over_rows(int32_t max_rows, int32_t blocks_per_row, uint32_t threads) {
+  return {.grid = {static_cast<uint32_t>(max_rows), static_cast<uint32_t>(blocks_per_row)},
+          .threads = threads,
+          .overlaps = true};
+}
+
 struct alignas(16) Vector4 {  // 16 bytes that move at once
   uint32_t x;
   uint32_t y;

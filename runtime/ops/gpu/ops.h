@@ -375,34 +375,43 @@ struct SumExpertsArgs;    // gpu/experts.h
 struct RowTasks;          // gpu/row_scan.h
 struct TakeTokensArgs;    // gpu/row_scan.h
 
+// The one list of the ops: their names and what they are given beside the stream.
+#define OUTRIDER_GPU_OPS(OP)                        \
+  OP(embed, EmbedArgs)                              \
+  OP(add_positions, AddPositionsArgs)               \
+  OP(norm, NormArgs)                                \
+  OP(add_norm, AddNormArgs)                         \
+  OP(head_squares, HeadSquaresArgs)                 \
+  OP(rope_write, RopeWriteArgs)                     \
+  OP(head_product, HeadProductArgs)                 \
+  OP(latent_write, LatentWriteArgs)                 \
+  OP(attention, AttentionArgs)                      \
+  OP(copy_block, BlockCopyArgs)                     \
+  OP(fill_blocks, BlockFillArgs)                    \
+  OP(exchange_sum, ExchangeSumArgs)                 \
+  OP(exchange_norm, ExchangeNormArgs)               \
+  OP(fold_parts, FoldPartsArgs)                     \
+  OP(store_product, ProductArgs, StoreArgs)         \
+  OP(qkv_product, ProductArgs, QkvArgs)             \
+  OP(swiglu_product, ProductArgs, SwigluArgs)       \
+  OP(route_rows, RouteArgs)                         \
+  OP(expert_gate_up, ProductArgs, ExpertGateUpArgs) \
+  OP(expert_down, ProductArgs, ExpertDownArgs)      \
+  OP(sum_experts, SumExpertsArgs)                   \
+  OP(activate, ActivateArgs)                        \
+  OP(per_layer_inputs, PerLayerInputsArgs)          \
+  OP(bend_logits, BendLogitsArgs)                   \
+  OP(fill_random, RandomArgs)                       \
+  OP(scan_rows, RowTasks)                           \
+  OP(take_tokens, TakeTokensArgs)
+
+template <typename... Args>
+using Op = void(Stream&, const Args&...);
+
 struct OpTable {
-  void (*embed)(Stream&, const EmbedArgs&);
-  void (*add_positions)(Stream&, const AddPositionsArgs&);
-  void (*norm)(Stream&, const NormArgs&);
-  void (*add_norm)(Stream&, const AddNormArgs&);
-  void (*head_squares)(Stream&, const HeadSquaresArgs&);
-  void (*rope_write)(Stream&, const RopeWriteArgs&);
-  void (*head_product)(Stream&, const HeadProductArgs&);
-  void (*latent_write)(Stream&, const LatentWriteArgs&);
-  void (*attention)(Stream&, const AttentionArgs&);
-  void (*copy_block)(Stream&, const BlockCopyArgs&);
-  void (*fill_blocks)(Stream&, const BlockFillArgs&);
-  void (*exchange_sum)(Stream&, const ExchangeSumArgs&);
-  void (*exchange_norm)(Stream&, const ExchangeNormArgs&);
-  void (*fold_parts)(Stream&, const FoldPartsArgs&);
-  void (*store_product)(Stream&, const ProductArgs&, const StoreArgs&);
-  void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
-  void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
-  void (*route_rows)(Stream&, const RouteArgs&);
-  void (*expert_gate_up)(Stream&, const ProductArgs&, const ExpertGateUpArgs&);
-  void (*expert_down)(Stream&, const ProductArgs&, const ExpertDownArgs&);
-  void (*sum_experts)(Stream&, const SumExpertsArgs&);
-  void (*activate)(Stream&, const ActivateArgs&);
-  void (*per_layer_inputs)(Stream&, const PerLayerInputsArgs&);
-  void (*bend_logits)(Stream&, const BendLogitsArgs&);
-  void (*fill_random)(Stream&, const RandomArgs&);
-  void (*scan_rows)(Stream&, const RowTasks&);
-  void (*take_tokens)(Stream&, const TakeTokensArgs&);
+#define OUTRIDER_FIELD(name, ...) Op<__VA_ARGS__>* name;
+  OUTRIDER_GPU_OPS(OUTRIDER_FIELD)
+#undef OUTRIDER_FIELD
 };
 
 }  // namespace outrider::gpu

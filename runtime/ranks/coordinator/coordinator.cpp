@@ -20,16 +20,7 @@ constexpr size_t kMostGrammars = 16;  // announced between two plans
 }  // namespace
 
 Coordinator::Coordinator(const Parts& parts)
-    : world_(parts.world),
-      layout_(parts.layout),
-      target_(parts.target),
-      info_(parts.info),
-      metrics_(parts.metrics),
-      max_num_queued_reqs_(parts.max_num_queued_reqs),
-      verify_mode_(parts.verify_mode),
-      async_drafting_(parts.async_drafting),
-      draft_translates_(parts.draft_translates),
-      num_blocks_(parts.planner.num_blocks),
+    : parts_(parts),
       planner_(parts.planner),
       book_check_(
           parts.checks, parts.metrics.kv_accounting_faults, [this] { return planner_.fault(); }),
@@ -49,9 +40,10 @@ Coordinator::Coordinator(const Parts& parts)
 }
 
 AdmissionResult Coordinator::submit(Request request) {
-  if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
-  if (request.params.async_drafting == AsyncDrafting::kAuto || draft_translates_)
-    request.params.async_drafting = async_drafting_;
+  if (request.params.verify_mode == VerifyMode::kAuto)
+    request.params.verify_mode = parts_.verify_mode;
+  if (request.params.async_drafting == AsyncDrafting::kAuto || parts_.draft_translates)
+    request.params.async_drafting = parts_.async_drafting;
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
   }
@@ -61,7 +53,7 @@ AdmissionResult Coordinator::submit(Request request) {
   const int32_t num_waiting = num_taken_waiting_ + static_cast<int32_t>(inbox_.requests.size());
   // A call with many requests leaves half of the queue to others.
   const int32_t most =
-      request.is_further ? std::max(1, max_num_queued_reqs_ / 2) : max_num_queued_reqs_;
+      request.is_further ? std::max(1, parts_.max_num_queued_reqs / 2) : parts_.max_num_queued_reqs;
   if (num_waiting >= most) {
     return {Admission::kQueueFull,
             fmt::format("{} requests are waiting already, which is the most this server queues",
@@ -84,7 +76,7 @@ void Coordinator::cancel(uint64_t request_id) {
 // A plan carries them, so what is announced while nothing runs comes with the request itself.
 void Coordinator::announce(const std::shared_ptr<const Grammar>& grammar) {
   std::lock_guard lock(inbox_mutex_);
-  if (layout_.num_targets > 1 && inbox_.grammars.size() < kMostGrammars)
+  if (parts_.layout.num_targets > 1 && inbox_.grammars.size() < kMostGrammars)
     inbox_.grammars.push_back(grammar);
 }
 
@@ -154,11 +146,11 @@ void Coordinator::measure_steps() {
     plan.num_probe_rows = num_rows;
     const auto begin = Clock::now();
     broadcast(plan);
-    target_.probe(num_rows);
-    check_agreement(world_, layout_, plan.round, digest(plan.round, {}));
+    parts_.target.probe(num_rows);
+    check_agreement(parts_.world, parts_.layout, plan.round, digest(plan.round, {}));
     return seconds_since(begin);
   };
-  const int32_t most_rows = most_probe_rows(target_.model().options());
+  const int32_t most_rows = most_probe_rows(parts_.target.model().options());
   if (most_rows == 0) return;
   for (const StepProbe& probe : probe_steps(most_rows, run_step)) {
     draft_.record_probe(probe);
@@ -226,7 +218,7 @@ void Coordinator::wait_for_work() {
       return !inbox_.requests.empty() || !inbox_.cancels.empty() || stopping_;
     });
   }
-  world_.check_alive(layout_.num_targets);
+  parts_.world.check_alive(parts_.layout.num_targets);
   draft_.record_idle();
 }
 
@@ -240,18 +232,18 @@ bool Coordinator::run_round() {
 
   clock.start_step();
   broadcast(*next);
-  target_.begin(std::move(*next));  // a device computes from here on
-  const RoundPlan& plan = target_.plan();
+  parts_.target.begin(std::move(*next));  // a device computes from here on
+  const RoundPlan& plan = parts_.target.plan();
   if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
   draft_.tell_begun();
   deliver_last_round();
-  target_.prepare();
-  while (const auto until = target_.advance()) {
+  parts_.target.prepare();
+  while (const auto until = parts_.target.advance()) {
     if (!draft_.listen_until(*until)) break;
   }
-  if (target_.awaits_bonus_drafts()) target_.add_late_tokens(late_draft_tokens(plan));
+  if (parts_.target.awaits_bonus_drafts()) parts_.target.add_late_tokens(late_draft_tokens(plan));
 
-  RoundDecision decision = target_.finish();
+  RoundDecision decision = parts_.target.finish();
   agree(decision);
   apply(std::move(decision), clock);
   return true;
@@ -262,15 +254,15 @@ void Coordinator::apply(RoundDecision decision, const RoundClock& clock) {
   FinishedRound& last = last_round_.emplace(FinishedRound{});
   last.step_begin_ns = clock.step_begin_ns;
   last.step_end_ns = trace_now_ns();
-  last.record = record_of(target_.plan(), decision);
+  last.record = record_of(parts_.target.plan(), decision);
   last.record.waited_s = clock.waited_s;
   last.record.step_s = seconds_since(clock.step_begin);
   draft_.catch_up();  // what was prepared for this outcome must be here to be found
   last.results =
-      traced(TraceKind::kApply, [&] { return planner_.decide(target_.plan(), decision); });
+      traced(TraceKind::kApply, [&] { return planner_.decide(parts_.target.plan(), decision); });
   draft_.settle(last.record);
   book_check_.after_round();
-  last.plan = target_.take_plan();
+  last.plan = parts_.target.take_plan();
   last.decision = std::move(decision);
   last.end = Clock::now();
   last.record.round_s = seconds_since(clock.begin);
@@ -285,7 +277,7 @@ double Coordinator::wait_for_draft() {
     deliver_last_round();
     draft_.wait_for_blocks();
   }
-  metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
+  parts_.metrics.round_draft_wait_seconds.observe(seconds_since(begin));
   return draft_.waited_s();
 }
 
@@ -297,15 +289,15 @@ std::optional<RoundPlan> Coordinator::plan_round() {
     return std::nullopt;
   }
   plan.round = ++round_;
-  world_.note_round(round_);
+  parts_.world.note_round(round_);
   plan.grammars = std::exchange(grammars_, {});
-  plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
+  plan.candidates_follow = parts_.layout.num_targets > 1 && has_candidates(plan);
   return plan;
 }
 
 void Coordinator::agree(const RoundDecision& decision) {
   const TraceSpan span(TraceKind::kAgreement);
-  check_agreement(world_, layout_, round_, digest(round_, decision));
+  check_agreement(parts_.world, parts_.layout, round_, digest(round_, decision));
 }
 
 // Counts the round that is over, then wakes whoever waits for its results: beside the next one's
@@ -321,7 +313,7 @@ void Coordinator::deliver_last_round() {
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {
-  if (layout_.num_targets == 1) return;
+  if (parts_.layout.num_targets == 1) return;
   const TraceSpan span(TraceKind::kBroadcast);
   post_to_targets(encode(plan));
 }
@@ -333,23 +325,23 @@ LateDraftTokens Coordinator::late_draft_tokens(const RoundPlan& plan) {
   const TraceSpan span(TraceKind::kBonusDrafts);
   draft_.catch_up();
   LateDraftTokens late_tokens{plan.round, planner_.late_draft_tokens(plan)};
-  if (layout_.num_targets > 1) post_to_targets(encode(late_tokens));
+  if (parts_.layout.num_targets > 1) post_to_targets(encode(late_tokens));
   return late_tokens;
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {
-  post_down(world_, layout_, bytes);
-  num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
+  post_down(parts_.world, parts_.layout, bytes);
+  num_plan_bytes_ += bytes.size() * static_cast<size_t>(parts_.layout.num_targets - 1);
 }
 
 void Coordinator::shut_down() {
   // mpirun asks its ranks to stop when one has died: that is no end in order.
-  world_.check_alive(layout_.num_targets);
+  parts_.world.check_alive(parts_.layout.num_targets);
   RoundPlan plan;
   plan.round = ++round_;
   plan.shutdown = true;
   broadcast(plan);
-  if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
+  if (!draft_.shut_down()) parts_.world.end_unresponsive(parts_.layout.draft_rank());
 }
 
 void Coordinator::record_times(const FinishedRound& round) {
@@ -367,32 +359,34 @@ void Coordinator::record_times(const FinishedRound& round) {
 }
 
 void Coordinator::publish_traffic() {
-  metrics_.link_bytes_plan.set_total(num_plan_bytes_);
-  metrics_.link_bytes_partial_sums.set_total(target_.model().sum_traffic().num_bytes);
-  metrics_.link_bytes_sampling.set_total(target_.traffic().num_bytes);
-  metrics_.sampling_collectives.set_total(target_.traffic().num_collectives);
+  ServingMetrics& metrics = parts_.metrics;
+  metrics.link_bytes_plan.set_total(num_plan_bytes_);
+  metrics.link_bytes_partial_sums.set_total(parts_.target.model().sum_traffic().num_bytes);
+  metrics.link_bytes_sampling.set_total(parts_.target.traffic().num_bytes);
+  metrics.sampling_collectives.set_total(parts_.target.traffic().num_collectives);
   if (draft_.client() == nullptr) return;
-  metrics_.link_bytes_to_draft.set_total(draft_.client()->num_sent_bytes());
-  metrics_.link_bytes_from_draft.set_total(draft_.client()->num_received_bytes());
-  metrics_.draft_deadline_misses.set_total(draft_.client()->num_deadline_misses());
-  metrics_.draft_dropped_frames.set_total(draft_.client()->num_dropped_frames());
-  metrics_.draft_restarts.set_total(draft_.client()->num_lives());
-  metrics_.draft_standbys.set(static_cast<double>(draft_.num_standing_by()));
+  metrics.link_bytes_to_draft.set_total(draft_.client()->num_sent_bytes());
+  metrics.link_bytes_from_draft.set_total(draft_.client()->num_received_bytes());
+  metrics.draft_deadline_misses.set_total(draft_.client()->num_deadline_misses());
+  metrics.draft_dropped_frames.set_total(draft_.client()->num_dropped_frames());
+  metrics.draft_restarts.set_total(draft_.client()->num_lives());
+  metrics.draft_standbys.set(static_cast<double>(draft_.num_standing_by()));
 }
 
 void Coordinator::publish_status() {
+  ServingMetrics& metrics = parts_.metrics;
   const PlannerCounters counters = planner_.counters();
-  metrics_.num_requests_running.set(counters.num_running);
-  metrics_.num_requests_waiting.set(counters.num_waiting);
-  metrics_.num_requests_waiting_for_capacity.set(counters.num_waiting);
-  metrics_.kv_cache_usage_perc.set(1.0 -
-                                   static_cast<double>(counters.num_free_blocks) / num_blocks_);
-  metrics_.num_preemptions.add(
+  metrics.num_requests_running.set(counters.num_running);
+  metrics.num_requests_waiting.set(counters.num_waiting);
+  metrics.num_requests_waiting_for_capacity.set(counters.num_waiting);
+  const double free_blocks = counters.num_free_blocks;
+  metrics.kv_cache_usage_perc.set(1.0 - free_blocks / parts_.planner.num_blocks);
+  metrics.num_preemptions.add(
       static_cast<double>(counters.num_preemptions - num_preemptions_counted_));
   num_preemptions_counted_ = counters.num_preemptions;
-  metrics_.prefix_cache_queries.set_total(counters.num_prefix_queries);
-  metrics_.prefix_cache_hits.set_total(counters.num_prefix_hits);
-  metrics_.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
+  metrics.prefix_cache_queries.set_total(counters.num_prefix_queries);
+  metrics.prefix_cache_hits.set_total(counters.num_prefix_hits);
+  metrics.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
   publish_traffic();
   account_.publish(planner_.draft_counters());
   std::lock_guard lock(status_mutex_);

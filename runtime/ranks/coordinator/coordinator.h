@@ -71,7 +71,7 @@ class Coordinator final : public Engine {
   void fail(const std::string& reason);
 
   // Engine: any thread.
-  const EngineInfo& info() const override { return info_; }
+  const EngineInfo& info() const override { return parts_.info; }
   uint64_t next_request_id() override { return ++last_request_id_; }
   AdmissionResult submit(Request request) override;
   void cancel(uint64_t request_id) override;
@@ -132,16 +132,7 @@ class Coordinator final : public Engine {
   void publish_status();
   void publish_traffic();
 
-  World& world_;
-  const RankLayout layout_;
-  TargetRank& target_;
-  const EngineInfo info_;
-  ServingMetrics& metrics_;
-  const int32_t max_num_queued_reqs_;
-  const VerifyMode verify_mode_;
-  const AsyncDrafting async_drafting_;
-  const bool draft_translates_;
-  const int32_t num_blocks_;
+  const Parts parts_;
   Planner planner_;
   BookCheck book_check_;
   RoundAccount account_;

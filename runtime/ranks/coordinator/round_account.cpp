@@ -37,14 +37,15 @@ void trace_verifications(const RoundPlan& plan,
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
     if (decided.failed || decided.next_token < 0) continue;
-    trace_verification(decided.sequence_id,
-                       {step_begin_ns, step_end_ns},
-                       {.round = planned.round,
-                        .num_drafted = static_cast<int32_t>(planned.draft.size()),
-                        .num_accepted = decided.num_accepted,
-                        .num_rows = num_rows_of(plan.sequences),
-                        .source = planned.source,
-                        .had_bonus_draft = planned.bonus_draft.has_value()});
+    trace_sequence(TraceKind::kVerification,
+                   decided.sequence_id,
+                   {step_begin_ns, step_end_ns},
+                   {planned.round,
+                    static_cast<int64_t>(planned.draft.size()),
+                    decided.num_accepted,
+                    num_rows_of(plan.sequences),
+                    static_cast<int64_t>(planned.source),
+                    planned.bonus_draft.has_value() ? 1 : 0});
   }
 }
 
@@ -65,19 +66,20 @@ void RoundAccount::publish(const DraftCounters& counters) {
       static_cast<double>(counters.num_prepared_dropped - counted_.num_prepared_dropped));
   counted_ = counters;
   const SpeedupTotals& totals = account_.totals();
-  const SpeedupTotals news = totals - published_;
+  metrics_.target_wait_seconds.add(totals.waited_s - published_.waited_s);
+  metrics_.target_busy_seconds.add(totals.step_s - published_.step_s);
+  metrics_.draft_busy_seconds.add(totals.draft_busy_s - published_.draft_busy_s);
+  metrics_.draft_idle_seconds.add(totals.draft_idle_s - published_.draft_idle_s);
+  metrics_.verified_rows.add(static_cast<double>(totals.num_rows - published_.num_rows));
+  metrics_.wasted_rows.add(
+      static_cast<double>(totals.num_wasted_rows - published_.num_wasted_rows));
+  metrics_.speculation_cache_queries.add(
+      static_cast<double>(totals.num_lookups - published_.num_lookups));
+  metrics_.speculation_cache_hits.add(static_cast<double>(totals.num_hits - published_.num_hits));
+  metrics_.compared_seconds.add(totals.compared_s - published_.compared_s);
+  metrics_.compared_tokens.add(static_cast<double>(totals.num_tokens - published_.num_tokens));
+  metrics_.without_speculation_seconds.add(totals.plain_s - published_.plain_s);
   published_ = totals;
-  metrics_.target_wait_seconds.add(news.waited_s);
-  metrics_.target_busy_seconds.add(news.step_s);
-  metrics_.draft_busy_seconds.add(news.draft_busy_s);
-  metrics_.draft_idle_seconds.add(news.draft_idle_s);
-  metrics_.verified_rows.add(static_cast<double>(news.num_rows));
-  metrics_.wasted_rows.add(static_cast<double>(news.num_wasted_rows));
-  metrics_.speculation_cache_queries.add(static_cast<double>(news.num_lookups));
-  metrics_.speculation_cache_hits.add(static_cast<double>(news.num_hits));
-  metrics_.compared_seconds.add(news.compared_s);
-  metrics_.compared_tokens.add(static_cast<double>(news.num_tokens));
-  metrics_.without_speculation_seconds.add(news.plain_s);
   metrics_.target_bubble_ratio.set(totals.bubble());
   metrics_.speculation_cache_hit_rate.set(totals.hit_rate());
   metrics_.acceptance.set(totals.acceptance());

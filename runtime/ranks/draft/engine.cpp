@@ -76,8 +76,7 @@ Readiness DraftEngine::wait_report() {
   const auto message = wait_message();
   if (!message) return {.problem = why_not_started()};
   state_ = State::kServing;
-  WireReader in(*message);
-  return get_readiness(in);
+  return WireReader(*message).get<Readiness>();
 }
 
 std::string DraftEngine::why_not_started() {
@@ -172,8 +171,7 @@ bool DraftEngine::hear_engine(World& world, const Bytes& device_answer) {
 // A later life says what the first one said to the other ranks: its GPU, then that it is ready.
 void DraftEngine::meet(World& world, const Bytes& message, const Bytes& device_answer) {
   if (num_met_++ == 0) return socket_->post(device_answer);
-  WireReader in(message);
-  const std::string problem = get_readiness(in).problem;
+  const std::string problem = WireReader(message).get<Readiness>().problem;
   if (!problem.empty()) return end_life(world, "could not start again: " + problem);
   state_ = State::kServing;
   restarts_.began(seconds_of(Clock::now() - since_));
@@ -243,10 +241,6 @@ void DraftEngine::end_life(World& world, const std::string& why) {
   since_ = Clock::now();
 }
 
-void report_ready(World& rank, const Readiness& readiness) {
-  WireWriter out;
-  put_readiness(readiness, &out);
-  rank.post(0, out.take());
-}
+void report_ready(World& rank, const Readiness& readiness) { rank.post(0, wire_bytes(readiness)); }
 
 }  // namespace outrider

@@ -122,8 +122,7 @@ void wait_for_shutdown(World& world, uint32_t epoch) {
     while (auto bytes = world.poll(0)) {
       Frame frame;
       if (!decode_frame(*bytes, epoch, &frame) || frame.kind != FrameKind::kShutdown) continue;
-      frame.payload.clear();
-      world.post(0, encode_frame(frame));
+      world.post(0, encode_frame(FrameKind::kShutdown, epoch));
       return;
     }
     if (backoff.should_check()) world.check_alive(1);

@@ -37,8 +37,7 @@ Preparation prepare(const World& world,
                     const RunConfig& config,
                     const JobMode& mode,
                     bool is_process) {
-  Preparation prepared{
-      .layout = {.num_targets = world.size()}, .problem = {}, .facts = {}, .resources = {}};
+  Preparation prepared{.layout = {.num_targets = world.size()}};
   if (is_process) {
     prepared.facts.push_back({"program", mode.program});
     prepared.facts.push_back({"watchdog_timeout", fmt::format("{}", config.watchdog_timeout_s)});
@@ -46,7 +45,7 @@ Preparation prepare(const World& world,
   try {
     prepared.layout = make_layout(config, is_process ? world.size() : 0);
     if (is_process) add_startup_facts(config, prepared.layout, world.rank(), &prepared.facts);
-    if (world.rank() == 0 && mode.before_load) mode.before_load();
+    if (world.rank() == 0 && mode.extras.before_load) mode.extras.before_load();
     if (world.rank() == 0 && mode.front_end) prepared.resources = load_serving_resources(config);
     // Not first in load_draft(), when the target's weights are being read.
     if (prepared.layout.role(world.rank()) == Role::kDraft) check_draft_vocabulary(config);
@@ -137,10 +136,10 @@ class SignalWatch {
   std::jthread thread_;
 };
 
-int run_threads_job(const RunConfig& config, const JobMode& mode, const InProcessLink& link) {
+int run_threads_job(const RunConfig& config, const JobMode& mode) {
   refuse_foreign_launcher(1);
   int exit_code = 0;
-  std::optional<SignalWatch> watch(std::in_place, mode.stop_code);
+  std::optional<SignalWatch> watch(std::in_place, mode.extras.stop_code);
   JobMode watched = mode;
   if (mode.front_end) {
     watched.front_end = [&](const FrontEndContext& context) {
@@ -159,17 +158,14 @@ int run_threads_job(const RunConfig& config, const JobMode& mode, const InProces
         const int code = run_rank(world, config, nullptr, watched, false);
         if (world.rank() == 0) exit_code = code;
       },
-      link);
+      mode.extras.link);
   return exit_code;
 }
 
-int run_for(const RunConfig& config,
-            const Launch& launch,
-            const JobMode& mode,
-            const InProcessLink& link = {}) {
+int run_for(const RunConfig& config, const Launch& launch, const JobMode& mode) {
   block_stop_signals();
-  if (!launched_by_mpi()) return run_threads_job(config, mode, link);
-  if (JobClock::is_virtual() || link.latency.count() > 0)
+  if (!launched_by_mpi()) return run_threads_job(config, mode);
+  if (JobClock::is_virtual() || mode.extras.link.latency.count() > 0)
     throw Error("virtual time and made-up links need all ranks in one process, without mpirun");
   return run_mpi_job(config, launch, mode);
 }
@@ -180,14 +176,8 @@ int run_job(const RunConfig& config,
             const Launch& launch,
             const FrontEnd& front_end,
             const JobExtras& extras) {
-  return run_for(config,
-                 launch,
-                 {.front_end = front_end,
-                  .on_targets = {},
-                  .before_load = extras.before_load,
-                  .stop_code = extras.stop_code,
-                  .program = launch.program},
-                 extras.link);
+  return run_for(
+      config, launch, {.front_end = front_end, .extras = extras, .program = launch.program});
 }
 
 int run_job_in(World& world, const RunConfig& config, const FrontEnd& front_end) {
@@ -203,8 +193,10 @@ int run_on_targets(const RunConfig& config, const Launch& launch, const OnTarget
     throw Error("a simulated model computes nothing to measure: give --model a real one");
   RunConfig without_draft = config;
   without_draft.speculative.method = "none";
-  return run_for(
-      without_draft, launch, {.front_end = {}, .on_targets = body, .program = launch.program});
+  JobMode mode;
+  mode.on_targets = body;
+  mode.program = launch.program;
+  return run_for(without_draft, launch, mode);
 }
 
 }  // namespace outrider

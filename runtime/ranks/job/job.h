@@ -10,15 +10,6 @@
 
 namespace outrider {
 
-// What a job may be given beside its front end.
-struct JobExtras {
-  // On rank 0 before anything is loaded; an Error there is a start-up problem.
-  std::function<void()> before_load;
-  InProcessLink link;  // what messages between threads of one process take; an error under MPI
-  // Of a process that a signal ends while it loads; by default it ends by SIGTERM.
-  std::optional<int> stop_code = {};
-};
-
 // Returns the exit code of this process (0 on ranks other than 0). A start-up problem is an Error;
 // under MPI rank 0 says it on stderr and all ranks return 2.
 // In one process the job runs under the virtual clock when there is one, front end included; under

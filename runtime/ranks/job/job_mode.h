@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "http/answers/answer_format.h"
 #include "http/api/serving_metrics.h"
@@ -12,6 +13,7 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
+#include "runtime/comm/world/world.h"
 #include "runtime/ranks/coordinator/coordinator.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/startup/ready_barrier.h"
@@ -51,13 +53,21 @@ struct TargetContext {
 // the job.
 using OnTargets = std::function<int(const TargetContext&)>;
 
-// One of the two is empty.
+// What a job may be given beside its front end.
+struct JobExtras {
+  // On rank 0 before anything is loaded; an Error there is a start-up problem.
+  std::function<void()> before_load;
+  InProcessLink link;  // what messages between threads of one process take; an error under MPI
+  // Of a process that a signal ends while it loads; by default it ends by SIGTERM.
+  std::optional<int> stop_code = {};
+};
+
+// One of the first two is empty.
 struct JobMode {
   FrontEnd front_end;
   OnTargets on_targets;
-  std::function<void()> before_load;  // on rank 0; may be empty
-  std::optional<int> stop_code;       // as JobExtras
-  std::string program;                // Launch::program
+  JobExtras extras;
+  std::string program;  // Launch::program
 };
 
 }  // namespace outrider

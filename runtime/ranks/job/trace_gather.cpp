@@ -7,6 +7,12 @@
 #include "runtime/comm/waiting.h"
 
 namespace outrider {
+
+void fields_of(auto& wire, Is<TraceEvent> auto& event) {
+  wire.fields(event.kind, event.begin_ns, event.duration_ns, event.id);
+  for (auto& argument : event.arguments) wire.fields(argument);
+}
+
 namespace {
 
 constexpr size_t kRingEvents = 1u << 18;  // 18 MiB a rank when full
@@ -18,17 +24,6 @@ constexpr double kHandOverS = 3;
 constexpr size_t kEventsPerMessage = 1u << 14;  // under 1 MiB
 
 enum class Word : uint8_t { kPing, kTime, kEvents, kEnd };
-
-// GCC 12 takes the first word in an empty vector for an overrun.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wstringop-overflow"
-WireWriter message_of(Word word) {
-  WireWriter out;
-  out.put(kMagic);
-  out.put(word);
-  return out;
-}
-#pragma GCC diagnostic pop
 
 // A message of ours, read up to its word; nothing for any other.
 struct Message {
@@ -65,25 +60,6 @@ std::unique_ptr<Message> next_message(World& world,
   return nullptr;
 }
 
-void put_event(const TraceEvent& event, WireWriter* out) {
-  out->put(event.kind);
-  out->put(event.begin_ns);
-  out->put(event.duration_ns);
-  out->put(event.id);
-  for (const int32_t argument : event.arguments) out->put(argument);
-}
-
-TraceEvent get_event(WireReader& in) {
-  TraceEvent event;
-  event.kind = in.get<TraceKind>();
-  if (static_cast<size_t>(event.kind) >= kNumTraceKinds) throw Error("an unknown kind of span");
-  event.begin_ns = in.get<int64_t>();
-  event.duration_ns = in.get<int64_t>();
-  event.id = in.get<uint64_t>();
-  for (int32_t& argument : event.arguments) argument = in.get<int32_t>();
-  return event;
-}
-
 // What a rank handed over; nothing when it did not, not in time, or damaged.
 std::optional<RankTrace> receive_trace(World& world, int rank) try {
   RankTrace trace;
@@ -92,8 +68,12 @@ std::optional<RankTrace> receive_trace(World& world, int rank) try {
     const std::unique_ptr<Message> message = next_message(world, rank, begin, kHandOverS);
     if (message == nullptr) return std::nullopt;
     if (message->word == Word::kEvents) {
-      const auto events = message->in.get_list<TraceEvent>(get_event);
-      trace.events.insert(trace.events.end(), events.begin(), events.end());
+      const auto count = message->in.get<uint32_t>();
+      for (uint32_t i = 0; i < count; ++i) {
+        trace.events.push_back(message->in.get<TraceEvent>());
+        if (static_cast<size_t>(trace.events.back().kind) >= kNumTraceKinds)
+          throw Error("an unknown kind of span");
+      }
     } else if (message->word == Word::kEnd) {
       trace.num_lost = message->in.get<uint64_t>();
       return trace;
@@ -113,7 +93,7 @@ std::optional<int64_t> clock_offset(World& world, int rank) {
   const Backoff begin;
   for (int i = 0; i < kNumPings; ++i) {
     const int64_t asked_ns = trace_now_ns();
-    world.post(rank, message_of(Word::kPing).take());
+    world.post(rank, wire_bytes(kMagic, Word::kPing));
     const std::unique_ptr<Message> answer = next_message(world, rank, begin, kPingS);
     if (answer == nullptr) return std::nullopt;
     const int64_t heard_ns = trace_now_ns();
@@ -143,7 +123,7 @@ void JobTrace::compare_clocks(World& world, const RankLayout& layout) {
         throw Error(fmt::format("trace: rank {} did not tell its time in {:g} s", rank, kPingS));
       if (!offset_ns) log_warning("trace: rank {} did not tell its time", rank);
       clock_offsets_ns_[rank] = offset_ns.value_or(0);
-      world.post(rank, message_of(Word::kEnd).take());
+      world.post(rank, wire_bytes(kMagic, Word::kEnd));
     }
     return;
   }
@@ -153,9 +133,7 @@ void JobTrace::compare_clocks(World& world, const RankLayout& layout) {
     const std::unique_ptr<Message> asked = next_message(world, 0, begin, kClocksS);
     if (asked == nullptr) throw Error("trace: rank 0 did not compare the clocks");
     if (asked->word == Word::kEnd) return;
-    WireWriter answer = message_of(Word::kTime);
-    answer.put(trace_now_ns());
-    world.post(0, answer.take());
+    world.post(0, wire_bytes(kMagic, Word::kTime, trace_now_ns()));
   }
 }
 
@@ -164,14 +142,12 @@ void JobTrace::hand_over(World& world) const {
   const std::vector<TraceEvent> events = ring_->events();
   for (size_t first = 0; first < events.size(); first += kEventsPerMessage) {
     const size_t end = std::min(events.size(), first + kEventsPerMessage);
-    WireWriter out = message_of(Word::kEvents);
-    out.put(static_cast<uint32_t>(end - first));
-    for (size_t i = first; i < end; ++i) put_event(events[i], &out);
+    WireWriter out;
+    out.fields(kMagic, Word::kEvents, static_cast<uint32_t>(end - first));
+    for (size_t i = first; i < end; ++i) out.put(events[i]);
     world.post(0, out.take());
   }
-  WireWriter out = message_of(Word::kEnd);
-  out.put(ring_->num_lost());
-  world.post(0, out.take());
+  world.post(0, wire_bytes(kMagic, Word::kEnd, ring_->num_lost()));
   Backoff backoff;
   while (world.num_unsent_bytes(0) > 0 && backoff.waited_s() < kHandOverS) {
     world.poll(0);  // moves what is under way

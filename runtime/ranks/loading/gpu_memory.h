@@ -1,5 +1,6 @@
-// How the memory of a GPU is shared by the models that lie on it. Pure arithmetic over options and
-// shapes, so that every rank finds the same numbers before anything is loaded.
+// What target and draft will take of a GPU's memory, and how many KV blocks that leaves them. Pure
+// arithmetic over options and shapes, so that every rank finds the same numbers before anything is
+// loaded.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,9 @@
 #include "models/forward/model.h"
 #include "models/gpu/buffers.h"
 #include "models/gpu/weights.h"
+#include "runtime/base/settings/run_config.h"
+#include "runtime/ranks/loading/device_assignment.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 
 namespace outrider {
 
@@ -28,5 +32,23 @@ int32_t shared_num_blocks(std::span<const MemoryRequirement> requirements,
                           double utilization,
                           size_t total_bytes,
                           int32_t least_blocks);
+
+bool is_draft_on_gpu(const RunConfig& config);
+
+MemoryRequirement target_requirement(const RunConfig& config,
+                                     const EngineSizes& sizes,
+                                     const RankLayout& layout);
+MemoryRequirement draft_requirement(const RunConfig& config, const EngineSizes& sizes);
+
+// Floats of a sum over the target ranks that goes in one piece: of a step of all decoding rows;
+// longer ones, of prompts, go in pieces, so that the exchange's buffers stay small.
+size_t most_summed_at_once(const ModelOptions& options, const ModelConfig& config);
+
+// KV blocks of everyone on the GPU of `assignment`: of the target only what it was allowed. Throws
+// Error when that is fewer than one sequence needs.
+int32_t gpu_blocks(const RunConfig& config,
+                   const EngineSizes& sizes,
+                   const RankLayout& layout,
+                   const DeviceAssignment& assignment);
 
 }  // namespace outrider

@@ -11,8 +11,7 @@
 #include "runtime/comm/device/device_sums.h"
 #include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/loading/engine_sizes.h"
-#include "runtime/ranks/loading/gpu_loader.h"
-#include "runtime/ranks/loading/memory_requirements.h"
+#include "runtime/ranks/loading/gpu_memory.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "runtime/ranks/loading/weight_reading.h"
 
@@ -97,18 +96,24 @@ LoadedModel load_on_gpu(DeviceAssignment assignment,
                         const ModelShard& shard,
                         const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group) {
-  GpuModelSource source{.config = requirement.config,
-                        .shard = shard,
-                        .format = requirement.format,
-                        .options = requirement.options,
-                        .gpu = requirement.gpu};
-  if (is_synthetic(name)) source.recipe = parse_synthetic(name).recipe;
-  source.read_weights = [&] { return weights_of(name, role, source.config, shard, threads); };
+  const ModelConfig& config = requirement.config;
+  gpu::Device& device = *assignment.device;
+  const gpu::OpTable& ops = assignment.backend->ops;
+  std::shared_ptr<const GpuWeights> weights =
+      is_synthetic(name)
+          ? random_gpu_weights(
+                device, ops, config, shard, parse_synthetic(name).recipe, requirement.format)
+          : upload_weights(device,
+                           config,
+                           shard,
+                           weights_of(name, role, config, shard, threads),
+                           requirement.format);
   LoadedModel parts;
   parts.group = std::move(group);
   parts.assignment = std::move(assignment);
-  parts.model = load_gpu_model(*parts.assignment.device, parts.assignment.backend->ops, source);
-  if (parts.group->size() == 1) join(parts, make_solo_device_group(parts.assignment.backend->ops));
+  parts.model = std::make_unique<GpuTransformer>(
+      config, std::move(weights), shard, requirement.options, requirement.gpu, device, ops);
+  if (parts.group->size() == 1) join(parts, make_solo_device_group(ops));
   return parts;
 }
 

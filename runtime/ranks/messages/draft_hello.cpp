@@ -1,8 +1,9 @@
-// See draft_hello.h. Writers and readers stand in pairs, field by field.
+// See draft_hello.h.
 #include "runtime/ranks/messages/draft_hello.h"
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "runtime/ranks/messages/round_wire.h"
 
@@ -35,14 +36,8 @@ std::string printable(std::string text) {
 }  // namespace
 
 Bytes encode(const DraftHello& hello) {
-  WireWriter out;
-  out.put(kHelloMagic);
-  out.put(kDraftLinkVersion);
-  out.put_string(hello.key);
-  out.put_string(hello.vocabulary);
-  out.put(hello.num_rows);
-  out.put_string(hello.name);
-  return out.take();
+  return wire_bytes(
+      kHelloMagic, kDraftLinkVersion, hello.key, hello.vocabulary, hello.num_rows, hello.name);
 }
 
 std::optional<DraftHello> decode_draft_hello(const Bytes& bytes) try {
@@ -50,10 +45,8 @@ std::optional<DraftHello> decode_draft_hello(const Bytes& bytes) try {
   if (in.get<uint32_t>() != kHelloMagic) return std::nullopt;
   DraftHello hello{.version = in.get<uint16_t>()};
   if (hello.version != kDraftLinkVersion) return hello;
-  hello.key = in.get_string();
-  hello.vocabulary = in.get_string();
-  hello.num_rows = in.get<int32_t>();
-  hello.name = printable(in.get_string());
+  in.fields(hello.key, hello.vocabulary, hello.num_rows, hello.name);
+  hello.name = printable(std::move(hello.name));
   in.expect_end();
   return hello;
 } catch (const Error&) {
@@ -62,9 +55,7 @@ std::optional<DraftHello> decode_draft_hello(const Bytes& bytes) try {
 
 Bytes encode(const DraftWelcome& welcome) {
   WireWriter out;
-  out.put(kWelcomeMagic);
-  out.put(kDraftLinkVersion);
-  out.put_string(welcome.refusal);
+  out.fields(kWelcomeMagic, kDraftLinkVersion, welcome.refusal);
   if (!welcome.refusal.empty()) return out.take();
   out.put(welcome.epoch);
   for (const auto term : kTerms) out.put(welcome.terms.*term);
@@ -75,7 +66,7 @@ DraftWelcome decode_draft_welcome(const Bytes& bytes) {
   WireReader in(bytes);
   if (in.get<uint32_t>() != kWelcomeMagic) throw Error("who answers there is no job of outrider's");
   const auto version = in.get<uint16_t>();
-  DraftWelcome welcome{.refusal = printable(in.get_string())};
+  DraftWelcome welcome{.refusal = printable(in.get<std::string>())};
   if (!welcome.refusal.empty()) return welcome;
   if (version != kDraftLinkVersion) throw Error("the job speaks another version");
   welcome.epoch = in.get<uint32_t>();
@@ -88,11 +79,7 @@ DraftWelcome decode_draft_welcome(const Bytes& bytes) {
   return welcome;
 }
 
-Bytes encode_draft_speed(uint64_t step_us) {
-  WireWriter out;
-  out.put(step_us);
-  return out.take();
-}
+Bytes encode_draft_speed(uint64_t step_us) { return wire_bytes(step_us); }
 
 uint64_t decode_draft_speed(const Bytes& payload) {
   return payload.size() == sizeof(uint64_t) ? WireReader(payload).get<uint64_t>() : 0;

@@ -11,6 +11,13 @@
 #include "runtime/ranks/startup/rendezvous.h"
 
 namespace outrider {
+
+void fields_of(auto& wire, Is<DeviceDescriptor> auto& descriptor) {
+  wire.fields(descriptor.problem, descriptor.host, descriptor.uuid, descriptor.name);
+  wire.fields(descriptor.ordinal, descriptor.compute_capability, descriptor.total_bytes);
+  wire.fields(descriptor.num_visible, descriptor.is_given);
+}
+
 namespace {
 
 using Descriptors = std::map<int, DeviceDescriptor>;
@@ -103,44 +110,16 @@ DeviceDescriptor descriptor_of(const DeviceAssignment& assignment) {
           .is_given = assignment.is_given};
 }
 
-Bytes encode_descriptor(const DeviceDescriptor& descriptor) {
-  WireWriter out;
-  out.put_string(descriptor.problem);
-  out.put_string(descriptor.host);
-  out.put_string(descriptor.uuid);
-  out.put_string(descriptor.name);
-  out.put(descriptor.ordinal);
-  out.put(descriptor.compute_capability);
-  out.put(descriptor.total_bytes);
-  out.put(descriptor.num_visible);
-  out.put_bool(descriptor.is_given);
-  return out.take();
-}
-
-DeviceDescriptor decode_descriptor(const Bytes& bytes) {
-  WireReader in(bytes);
-  DeviceDescriptor descriptor;
-  descriptor.problem = in.get_string();
-  descriptor.host = in.get_string();
-  descriptor.uuid = in.get_string();
-  descriptor.name = in.get_string();
-  descriptor.ordinal = in.get<int32_t>();
-  descriptor.compute_capability = in.get<int32_t>();
-  descriptor.total_bytes = in.get<uint64_t>();
-  descriptor.num_visible = in.get<int32_t>();
-  descriptor.is_given = in.get_bool();
-  return descriptor;
-}
+Bytes encode_descriptor(const DeviceDescriptor& descriptor) { return wire_bytes(descriptor); }
 
 Bytes check_devices(World& world,
                     const RankLayout& layout,
                     const Bytes& descriptor,
                     double timeout_s) {
-  DeviceDescriptor own = decode_descriptor(descriptor);
+  auto own = WireReader(descriptor).get<DeviceDescriptor>();
   own.host = world.host();
   const auto judge = [&](const Reports& reports) {
-    Descriptors descriptors;
-    for (const auto& [rank, bytes] : reports) descriptors[rank] = decode_descriptor(bytes);
+    const auto descriptors = decoded<DeviceDescriptor>(reports);
     std::string sentence = device_error(layout, descriptors);
     const std::string missing = missing_ranks(layout, reports);
     if (sentence.empty() && !missing.empty()) sentence = "no report from " + missing + " in time";
@@ -148,26 +127,22 @@ Bytes check_devices(World& world,
       warn_of_other_kinds(layout, descriptors);
       warn_of_shared_gpus(layout, descriptors);
     }
-    WireWriter out;
-    out.put_string(sentence);
-    out.put(static_cast<int32_t>(layout.num_targets));
     std::vector<std::string> gpus;
     for (const auto& [rank, one] : descriptors) gpus.push_back(one.uuid);
-    out.put_list(gpus, [](WireWriter& w, const std::string& uuid) { w.put_string(uuid); });
-    return out.take();
+    return wire_bytes(sentence, layout.num_targets, gpus);
   };
-  return rendezvous(world, layout, encode_descriptor(own), judge, timeout_s);
+  return rendezvous(world, layout, wire_bytes(own), judge, timeout_s);
 }
 
-std::string refusal_in(const Bytes& answer) { return WireReader(answer).get_string(); }
+std::string refusal_in(const Bytes& answer) { return WireReader(answer).get<std::string>(); }
 
 void settle_assignment(const Bytes& answer, DeviceAssignment& assignment) {
   WireReader in(answer);
-  const std::string sentence = in.get_string();
+  const auto sentence = in.get<std::string>();
   if (!sentence.empty()) throw Error(sentence);
   if (!assignment.device) return;
-  const auto num_targets = static_cast<size_t>(in.get<int32_t>());
-  const auto gpus = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
+  const auto num_targets = static_cast<size_t>(in.get<int>());
+  const auto gpus = in.get<std::vector<std::string>>();
   const std::string mine = assignment.device->info().uuid;
   assignment.num_targets = 0;
   assignment.has_draft = false;

@@ -24,7 +24,6 @@ struct DeviceDescriptor {
 };
 DeviceDescriptor descriptor_of(const DeviceAssignment& assignment);
 Bytes encode_descriptor(const DeviceDescriptor& descriptor);
-DeviceDescriptor decode_descriptor(const Bytes& bytes);
 
 // Every rank of the layout calls it, with an empty descriptor when it computes elsewhere. The
 // answer is for settle_assignment(); rank 0 warns of what is allowed but slow.

@@ -9,6 +9,9 @@
 #include "runtime/ranks/startup/rendezvous.h"
 
 namespace outrider {
+
+void fields_of(auto& wire, Is<Fact> auto& fact) { wire.fields(fact.name, fact.value); }
+
 namespace {
 
 // Stands first, so that a program that speaks otherwise is found out.
@@ -20,29 +23,12 @@ struct Hello {
   std::vector<Fact> facts;
 };
 
-Bytes encode(const Hello& hello) {
-  WireWriter out;
-  out.put(kMagic);
-  out.put_string(hello.host);
-  out.put_string(hello.problem);
-  out.put_list(hello.facts, [](WireWriter& w, const Fact& fact) {
-    w.put_string(fact.name);
-    w.put_string(fact.value);
-  });
-  return out.take();
-}
-
 Hello decode(const Bytes& bytes) {
   Hello hello;
   try {
     WireReader in(bytes);
     if (in.get<uint64_t>() != kMagic) throw Error("no hello");
-    hello.host = in.get_string();
-    hello.problem = in.get_string();
-    hello.facts = in.get_list<Fact>([](WireReader& r) {
-      std::string name = r.get_string();
-      return Fact{std::move(name), r.get_string()};
-    });
+    in.fields(hello.host, hello.problem, hello.facts);
   } catch (const Error&) {
     hello.problem = "its program begins otherwise than rank 0's: another version of outrider?";
   }
@@ -86,15 +72,9 @@ void startup_handshake(World& world,
                        const std::string& problem,
                        const std::vector<Fact>& facts,
                        double timeout_s) {
-  const auto judge = [&](const Reports& reports) {
-    WireWriter out;
-    out.put_string(handshake_error(layout, reports));
-    return out.take();
-  };
-  const Bytes answer =
-      rendezvous(world, layout, encode({world.host(), problem, facts}), judge, timeout_s);
-  const std::string sentence = WireReader(answer).get_string();
-  if (!sentence.empty()) throw Error(sentence);
+  const auto judge = [&](const Reports& reports) { return handshake_error(layout, reports); };
+  const Bytes hello = wire_bytes(kMagic, world.host(), problem, facts);
+  rendezvous_or_stop(world, layout, hello, judge, timeout_s);
 }
 
 }  // namespace outrider

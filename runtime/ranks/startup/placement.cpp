@@ -3,7 +3,7 @@
 
 #include "models/simulated/spec.h"
 #include "runtime/base/error.h"
-#include "runtime/ranks/loading/memory_requirements.h"
+#include "runtime/ranks/loading/gpu_memory.h"
 #include "runtime/ranks/startup/device_check.h"
 #include "scheduler/request.h"
 

@@ -16,10 +16,12 @@ struct Readiness {
   int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
   bool translates = false;    // a draft whose tokens are not the target's
   bool shares_gpu = false;    // a draft on a target's GPU
+  std::string host;           // filled in by the barrier
 };
-
-void put_readiness(const Readiness& readiness, WireWriter* out);
-Readiness get_readiness(WireReader& in);
+void fields_of(auto& wire, Is<Readiness> auto& readiness) {
+  wire.fields(readiness.problem, readiness.num_threads, readiness.num_kv_blocks);
+  wire.fields(readiness.translates, readiness.shares_gpu, readiness.host);
+}
 
 struct RankPlace {
   int rank = 0;

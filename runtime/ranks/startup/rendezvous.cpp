@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
 
@@ -65,6 +68,17 @@ Bytes rendezvous(World& world,
     if (rank > 0) world.post(rank, answer);
   }
   return answer;
+}
+
+void rendezvous_or_stop(World& world,
+                        const RankLayout& layout,
+                        Bytes report,
+                        const std::function<std::string(const Reports&)>& judge,
+                        double timeout_s) {
+  const auto answer_of = [&](const Reports& reports) { return wire_bytes(judge(reports)); };
+  const Bytes answer = rendezvous(world, layout, std::move(report), answer_of, timeout_s);
+  const auto sentence = WireReader(answer).get<std::string>();
+  if (!sentence.empty()) throw Error(sentence);
 }
 
 }  // namespace outrider

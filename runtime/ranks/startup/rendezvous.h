@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <string>
 
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/roles.h"
@@ -21,6 +22,21 @@ Bytes rendezvous(World& world,
                  Bytes report,
                  const std::function<Bytes(const Reports&)>& judge,
                  double timeout_s);
+
+// The same where the answer is the sentence that all ranks stop with, empty when they may go on:
+// throws it as an Error on all of them.
+void rendezvous_or_stop(World& world,
+                        const RankLayout& layout,
+                        Bytes report,
+                        const std::function<std::string(const Reports&)>& judge,
+                        double timeout_s);
+
+template <typename Report>
+std::map<int, Report> decoded(const Reports& reports) {
+  std::map<int, Report> by_rank;
+  for (const auto& [rank, bytes] : reports) by_rank[rank] = WireReader(bytes).get<Report>();
+  return by_rank;
+}
 
 // "rank 2 (target[2/4]), rank 4 (draft)"; empty when none is missing.
 std::string missing_ranks(const RankLayout& layout, const Reports& reports);

@@ -20,7 +20,7 @@ std::vector<DigestReport> gather_reports(World& world,
   for (const int child : tree_children(world.rank(), layout.num_targets)) {
     const Bytes message = receive_soon(world, child, layout.num_targets);
     WireReader in(message);
-    const auto below = in.get_numbers<DigestReport>();
+    const auto below = in.get<std::vector<DigestReport>>();
     in.expect_end();
     reports.insert(reports.end(), below.begin(), below.end());
   }
@@ -36,9 +36,8 @@ void post_down(World& world, const RankLayout& layout, const Bytes& message) {
 }
 
 void report_digest(World& world, const RankLayout& layout, uint64_t round, uint64_t digest) {
-  WireWriter out;
-  out.put_numbers(gather_reports(world, layout, round, digest));
-  world.post(tree_parent(world.rank()), out.take());
+  const auto reports = gather_reports(world, layout, round, digest);
+  world.post(tree_parent(world.rank()), wire_bytes(reports));
 }
 
 void check_agreement(World& world, const RankLayout& layout, uint64_t round, uint64_t digest) {

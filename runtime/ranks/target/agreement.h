@@ -28,7 +28,7 @@ inline auto tree_children(int rank, int num_targets) {
   return std::views::iota(first, std::min(first + kTreeFanOut, num_targets));
 }
 
-// A report is a list of these (WireWriter::put_numbers).
+// A report is a list of these.
 struct DigestReport {
   int64_t rank = 0;
   uint64_t round = 0;

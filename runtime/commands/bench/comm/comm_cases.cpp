@@ -68,46 +68,32 @@ std::vector<T> expected_reduction(
   return slots;
 }
 
-struct Reduction {
-  std::string message;
-  std::string x_name;
-  int32_t x = 0;
-  size_t count = 0;
-  Redop redop = Redop::kSum;
-  Fold fold = Fold::kRankOrder;
-};
-
+// made has its message, its place on the axis and its count.
 template <typename T>
-CommCase reduction(TargetGroup& group, const Reduction& what) {
-  const auto values = std::make_shared<std::vector<T>>(what.count);
-  const auto exchange = [&group, values, what] {
+CommCase reduction(TargetGroup& group, CommCase made, Redop redop, Fold fold = Fold::kRankOrder) {
+  const auto values = std::make_shared<std::vector<T>>(made.count);
+  made.num_bytes = made.count * sizeof(T);
+  made.type = std::is_same_v<T, float> ? "float" : "uint64";
+  made.redop = redop == Redop::kSum ? "sum" : "max";
+  made.bus_factor = 2.0 * (group.size() - 1) / group.size();
+  made.run = [=, &group] {
     const std::span<T> all(*values);
     if constexpr (std::is_same_v<T, float>) {
-      group.all_reduce_sum(all, what.fold);
-    } else if (what.redop == Redop::kSum) {
+      group.all_reduce_sum(all, fold);
+    } else if (redop == Redop::kSum) {
       group.all_reduce_sum(all);
     } else {
       group.all_reduce_max(all);
     }
   };
-  const auto num_wrong = [&group, values, exchange, what](uint64_t turn) {
+  made.num_wrong = [=, &group, run = made.run](uint64_t turn) {
     fill(std::span<T>(*values), turn, group.rank());
-    exchange();
+    run();
     const std::vector<T> expected =
-        expected_reduction<T>(turn, group.size(), what.count, what.redop, what.fold);
-    return num_different<T>(*values, std::span<const T>(expected).first(what.count));
+        expected_reduction<T>(turn, group.size(), values->size(), redop, fold);
+    return num_different<T>(*values, std::span<const T>(expected).first(values->size()));
   };
-  const double members = group.size();
-  return {.message = what.message,
-          .x_name = what.x_name,
-          .x = what.x,
-          .num_bytes = what.count * sizeof(T),
-          .count = what.count,
-          .type = std::is_same_v<T, float> ? "float" : "uint64",
-          .redop = what.redop == Redop::kSum ? "sum" : "max",
-          .bus_factor = 2 * (members - 1) / members,
-          .run = exchange,
-          .num_wrong = num_wrong};
+  return made;
 }
 
 CommCase gather(TargetGroup& group,
@@ -307,8 +293,7 @@ void add_sampling(TargetGroup& group,
   const auto block_words = 1 + (static_cast<size_t>(sizes.num_candidates) + 1) / 2;
   const auto words = [&](const char* message, size_t count, Redop redop) {
     to->push_back(reduction<uint64_t>(
-        group,
-        {.message = message, .x_name = "sequences", .x = seqs, .count = count, .redop = redop}));
+        group, {.message = message, .x_name = "sequences", .x = seqs, .count = count}, redop));
   };
   words("sampling: row maxima", num_rows, Redop::kMax);
   words("sampling: masses, standard", 2 * num_drafted, Redop::kSum);
@@ -326,13 +311,11 @@ std::vector<CommCase> comm_cases(World& world, TargetGroup& group, const CommSiz
   std::vector<CommCase> cases;
   for (const int32_t rows : sizes.rows) {
     const size_t count = static_cast<size_t>(rows) * static_cast<size_t>(sizes.hidden_dim);
-    cases.push_back(reduction<float>(group,
-                                     {.message = "partial sums",
-                                      .x_name = "rows",
-                                      .x = rows,
-                                      .count = count,
-                                      .redop = Redop::kSum,
-                                      .fold = sizes.fold}));
+    cases.push_back(
+        reduction<float>(group,
+                         {.message = "partial sums", .x_name = "rows", .x = rows, .count = count},
+                         Redop::kSum,
+                         sizes.fold));
   }
   for (const int32_t seqs : sizes.num_seqs) {
     cases.push_back(plan_and_digests(world, sizes, seqs));

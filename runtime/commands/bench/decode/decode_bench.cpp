@@ -16,13 +16,7 @@
 namespace outrider {
 namespace {
 
-// Which pairs of models are measured, one job each.
-struct PairOptions {
-  std::vector<double> epsilons;
-  std::vector<std::string> drafts;
-};
-
-std::vector<Option> decode_options(DecodeOptions* options, PairOptions* pairs) {
+std::vector<Option> decode_options(DecodeOptions* options) {
   return {
       path_option("prompts",
                   &options->prompts_file,
@@ -47,32 +41,32 @@ std::vector<Option> decode_options(DecodeOptions* options, PairOptions* pairs) {
                           64,
                           "draft lengths in turns, as in 0,1,2,4,8; default: off and the server's"),
       number_list_option("epsilons",
-                         &pairs->epsilons,
+                         &options->epsilons,
                          0,
                          1,
                          "for a synth: model, several of them (a job each): acceptance falls as "
                          "epsilon grows"),
-      word_list_option("drafts", &pairs->drafts, "several draft models, a job each"),
+      word_list_option("drafts", &options->drafts, "several draft models, a job each"),
   };
 }
 
 // The configurations of the jobs.
-std::vector<RunConfig> job_configs(const RunConfig& config, const PairOptions& pairs) {
+std::vector<RunConfig> job_configs(const RunConfig& config, const DecodeOptions& options) {
   std::vector<RunConfig> configs = {config};
-  if (!pairs.epsilons.empty()) {
+  if (!options.epsilons.empty()) {
     if (!is_synthetic(config.model))
       throw Error(fmt::format("epsilons are for synth: models, not for '{}'", config.model));
     configs.clear();
-    for (double epsilon : pairs.epsilons) {
+    for (double epsilon : options.epsilons) {
       configs.push_back(config);
       const std::string shape = config.model.substr(0, config.model.find('?'));
       configs.back().model = fmt::format("{}?epsilon={}", shape, epsilon);
     }
   }
-  if (pairs.drafts.empty()) return configs;
+  if (options.drafts.empty()) return configs;
   std::vector<RunConfig> with_drafts;
   for (const RunConfig& one : configs) {
-    for (const std::string& draft : pairs.drafts) {
+    for (const std::string& draft : options.drafts) {
       with_drafts.push_back(one);
       with_drafts.back().speculative.model = draft;
     }
@@ -90,18 +84,19 @@ void settle_draft_lens(DecodeOptions* options, RunConfig* config) {
   config->speculative.num_speculative_tokens = std::max(1, lens.back());
 }
 
-int run_decode(const CommandLine& line) {
+}  // namespace
+
+int decode_bench(const CommandLine& line) {
   constexpr int32_t kDraftLen = 4;
   DecodeOptions options;
-  PairOptions pairs;
-  BenchRun run("decode", line, decode_options(&options, &pairs));
+  BenchRun run("decode", line, decode_options(&options));
   // The same prompts with speculation off and on: the second must not profit from the first.
   if (!run.is_given("enable_prefix_caching")) run.config().enable_prefix_caching = false;
   // Fixed lengths are compared, unless the planner's choice is asked for.
   if (!run.is_given("speculative_config.num_speculative_tokens"))
     run.config().speculative.num_speculative_tokens = kDraftLen;
   settle_draft_lens(&options, &run.config());
-  const std::vector<RunConfig> configs = job_configs(run.config(), pairs);
+  const std::vector<RunConfig> configs = job_configs(run.config(), options);
   if (configs.size() > 1 && launched_by_mpi())
     throw Error("several pairs are several jobs: run them in one process, or one mpirun each");
   std::optional<BenchReport> report;
@@ -123,12 +118,6 @@ int run_decode(const CommandLine& line) {
     if (code != 0) return code;
   }
   return 0;
-}
-
-}  // namespace
-
-Command decode_bench() {
-  return {"decode", "the same prompts with speculation off and on", run_decode};
 }
 
 }  // namespace outrider

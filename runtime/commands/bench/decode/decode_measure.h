@@ -23,6 +23,9 @@ struct DecodeOptions {
   double temperature = 0;
   int32_t seed = -1;                // none
   std::vector<int32_t> draft_lens;  // ascending, the first is 0; empty = 0 and the server's
+  // Pairs of models beside the configuration's own, a job each.
+  std::vector<double> epsilons;
+  std::vector<std::string> drafts;
 };
 
 // All passes with one draft length. Lists have one entry a pass; pass i of every length belongs to

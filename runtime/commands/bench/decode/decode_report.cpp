@@ -128,11 +128,10 @@ BenchTable positions_table(const DecodeLength& length) {
 void add_samples(const DecodeMeasurement& pair, const std::string& suffix, BenchReport* report) {
   for (const DecodeLength& length : pair.lengths) {
     const BenchX x = {"draft length", length.is_auto ? length.mean_draft_len() : length.draft_len};
-    report->add_series("decode" + suffix, "tokens/s", length.tokens_per_s, x);
+    report->add_samples("decode" + suffix, "tokens/s", length.tokens_per_s, x);
     report->add_series("step" + suffix, "ms", length.step_ms, x);
     if (!length.prefill_tokens_per_s.empty())
       report->add_series("prefill" + suffix, "tokens/s", length.prefill_tokens_per_s, x);
-    report->add_figure("decode" + suffix, "tokens/s", bootstrap_median(length.tokens_per_s), x);
     if (length.draft_len == 0) continue;
     report->add_series("draft step" + suffix, "ms", length.draft_step_ms, x);
     report->add_figure("acceptance" + suffix, "", length.alpha(), x);

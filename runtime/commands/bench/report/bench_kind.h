@@ -1,5 +1,4 @@
-// What all kinds of benchmarks do alike: options, the empty report, the files at the end. A kind is
-// a .cpp file that offers one function returning its Command (runtime/commands/commands.h).
+// What all kinds of benchmarks do alike: options, the empty report, the files at the end.
 #pragma once
 
 #include <string>

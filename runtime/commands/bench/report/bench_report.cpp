@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/base/error.h"
 #include "runtime/commands/build_info.h"
@@ -19,16 +20,14 @@ using Json = nlohmann::ordered_json;
 
 Json json_of(const Topology& topology) {
   Json ranks = Json::array();
+  std::set<std::string> hosts;
   for (const RankPlace& place : topology.ranks) {
+    hosts.insert(place.host);
     ranks.push_back({{"rank", place.rank},
                      {"role", place.role},
                      {"host", place.host},
                      {"threads", place.num_threads}});
   }
-  std::vector<std::string> hosts;
-  for (const RankPlace& place : topology.ranks) hosts.push_back(place.host);
-  std::sort(hosts.begin(), hosts.end());
-  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
   return {{"num_ranks", topology.ranks.size()},
           {"hosts", hosts},
           {"ranks", ranks},
@@ -153,6 +152,14 @@ void BenchReport::add_series(std::string name,
                              std::vector<double> samples,
                              BenchX x) {
   series.push_back({std::move(name), std::move(x), std::move(unit), std::move(samples)});
+}
+
+Interval BenchReport::add_samples(const std::string& name,
+                                  const std::string& unit,
+                                  const std::vector<double>& samples,
+                                  const BenchX& x) {
+  add_series(name, unit, samples, x);
+  return add_figure(name, unit, bootstrap_median(samples), x);
 }
 
 Interval BenchReport::add_figure(std::string name, std::string unit, Interval interval, BenchX x) {

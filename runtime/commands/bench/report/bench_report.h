@@ -56,6 +56,11 @@ struct BenchReport {
   Plot plot;                       // for tools/plot.py
 
   void add_series(std::string name, std::string unit, std::vector<double> samples, BenchX x = {});
+  // The series, and its median as a figure of that name, which it gives back.
+  Interval add_samples(const std::string& name,
+                       const std::string& unit,
+                       const std::vector<double>& samples,
+                       const BenchX& x = {});
   // Adds the figure and gives it back for a table.
   Interval add_figure(std::string name, std::string unit, Interval interval, BenchX x = {});
   // A figure without an interval.

@@ -12,6 +12,7 @@ namespace outrider {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kConfidence = 0.95;
 constexpr uint64_t kSeed = 20240607;
 constexpr size_t kMostResamples = 2000;
 constexpr size_t kLeastResamples = 400;

@@ -25,8 +25,6 @@ struct Interval {
   double high = 0;
 };
 
-inline constexpr double kConfidence = 0.95;
-
 // The median and its percentile bootstrap interval (Efron 1979): medians of resamples drawn with
 // replacement, between their quantiles 0.025 and 0.975. The noise is fixed: the same samples give
 // the same interval.

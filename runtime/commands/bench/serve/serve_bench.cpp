@@ -98,7 +98,9 @@ ServeFindings measure(const BenchRun& run,
   return findings;
 }
 
-int run_serve(const CommandLine& line) {
+}  // namespace
+
+int serve_bench(const CommandLine& line) {
   ServeBenchOptions options;
   // The words that follow --goodput's first.
   BenchRun run(
@@ -112,13 +114,6 @@ int run_serve(const CommandLine& line) {
   if (std::ranges::any_of(findings.records, &std::string::empty, &RequestRecord::failure)) return 0;
   fmt::print(stderr, "outrider: no request succeeded\n");
   return kExitFailed;
-}
-
-}  // namespace
-
-Command serve_bench() {
-  return {
-      "serve", "open-loop load on a running server, ours or any OpenAI-compatible one", run_serve};
 }
 
 }  // namespace outrider

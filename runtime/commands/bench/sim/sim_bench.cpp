@@ -65,21 +65,13 @@ class SimMeasurement {
   void measure_cell(size_t i) {
     const SimCell& cell = grid_.cells[i];
     const int32_t off_tokens = std::max(8, options_.max_tokens / 8);
-    if (grid_.off) {
-      measure({cell.workload_class, cell.draft_len, AsyncDrafting::kOff, {options_.max_tokens}},
-              {off_tokens},
-              &results_.synchronous[i]);
-    }
-    if (grid_.chain) {
-      measure({cell.workload_class, kPlannedDraftLen, AsyncDrafting::kChain, {options_.max_tokens}},
-              {off_tokens},
-              &results_.chain[i]);
-    }
-    if (grid_.cache) {
-      measure({cell.workload_class, kPlannedDraftLen, AsyncDrafting::kCache, {options_.max_tokens}},
-              {off_tokens},
-              &results_.cache[i]);
-    }
+    const auto add = [&](int32_t draft_len, AsyncDrafting mode, std::vector<SimFindings>& to) {
+      if (to.empty()) return;
+      measure({cell.workload_class, draft_len, mode, {options_.max_tokens}}, {off_tokens}, &to[i]);
+    };
+    add(cell.draft_len, AsyncDrafting::kOff, results_.synchronous);
+    add(kPlannedDraftLen, AsyncDrafting::kChain, results_.chain);
+    add(kPlannedDraftLen, AsyncDrafting::kCache, results_.cache);
   }
 
   // One wave without drafts, one to get used to it, one that counts.
@@ -140,7 +132,9 @@ int measure(const BenchRun& run,
   return num_short > 0 ? 1 : 0;
 }
 
-int run_sim(const CommandLine& line) {
+}  // namespace
+
+int sim_bench(const CommandLine& line) {
   SimOptions options;
   BenchRun run("sim", line, sim_options(&options), kNoWords);
   for (const char* key : {"model", "speculative_config.model"}) {
@@ -157,14 +151,6 @@ int run_sim(const CommandLine& line) {
   const std::chrono::microseconds latency(std::lround(options.message_us));
   return run_job(
       run.config(), line.launch, front_end, {.before_load = {}, .link = {.latency = latency}});
-}
-
-}  // namespace
-
-Command sim_bench() {
-  return {"sim",
-          "simulated models: speed-up against the formulas, overhead of a round, many requests",
-          run_sim};
 }
 
 }  // namespace outrider

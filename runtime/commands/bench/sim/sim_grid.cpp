@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "models/simulated/law.h"
 #include "runtime/base/error.h"
@@ -18,15 +19,13 @@ constexpr int32_t kMostDraftLen = 16;
 constexpr int32_t kMostBestLen = 12;
 
 void read_modes(const std::vector<std::string>& modes, SimGrid* grid) {
+  const std::map<std::string, bool*> known = {
+      {"off", &grid->off}, {"chain", &grid->chain}, {"cache", &grid->cache}};
   for (const std::string& name : modes) {
-    bool* mode = name == "off"     ? &grid->off
-                 : name == "chain" ? &grid->chain
-                 : name == "cache" ? &grid->cache
-                                   : nullptr;
-    if (mode == nullptr)
+    if (!known.contains(name))
       throw Error(
           fmt::format("modes must be off, chain, cache with commas between, not '{}'", name));
-    *mode = true;
+    *known.at(name) = true;
   }
 }
 

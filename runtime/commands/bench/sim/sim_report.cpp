@@ -81,13 +81,17 @@ std::string name_of(const SimPair& pair) {
   return fmt::format("alpha {} c {}", pair.alpha, pair.cost);
 }
 
+Interval ratio_of(const SimFindings& found) {
+  return bootstrap_ratio(found.on.rates, found.off.rates);
+}
+
 // Adds what was measured to the report; gives the speed-up over no drafts.
 Interval add_speedup(const std::string& name, const SimFindings& found, BenchReport* report) {
-  report->add_series(name + " on", "tokens/s", found.on);
-  report->add_series(name + " off", "tokens/s", found.off);
-  if (!found.on_overhead_us.empty())
-    report->add_series(name + " overhead", "us", found.on_overhead_us);
-  return report->add_figure(name + " speed-up", "", bootstrap_ratio(found.on, found.off));
+  report->add_series(name + " on", "tokens/s", found.on.rates);
+  report->add_series(name + " off", "tokens/s", found.off.rates);
+  if (!found.on.overhead_us.empty())
+    report->add_series(name + " overhead", "us", found.on.overhead_us);
+  return report->add_figure(name + " speed-up", "", ratio_of(found));
 }
 
 double tokens_per_round(const SimFindings& found) {
@@ -133,7 +137,7 @@ void report_synchronous(const SimGrid& grid,
          error_text(f.speedup_error()),
          fmt::format("{:.3f}", ratio),
          verdict(std::abs(ratio - 1) - kErrors * f.speedup_error() * ratio <= kNearFormula),
-         overhead_text(f.on_overhead_us)});
+         overhead_text(f.on.overhead_us)});
   }
   report->tables.push_back(std::move(table));
 }
@@ -203,7 +207,7 @@ void report_cache(const SimGrid& grid,
     report->add_figure(name_of(pair) + " cache bubble", "", f.bubble_share());
     std::string over = "";
     if (i < results.synchronous.size())
-      over = fmt::format("{:.2f}", median(f.on) / median(results.synchronous[i].on));
+      over = fmt::format("{:.2f}", median(f.on.rates) / median(results.synchronous[i].on.rates));
     const bool bubble_counts = f.hit_rate() >= kHighHitRate;
     table.rows.push_back(
         {fmt::format("{}", pair.alpha),
@@ -242,7 +246,7 @@ void report_over_synchronous(const SimGrid& grid,
   const Interval ratio = report->add_figure(
       "asynchronous drafting over the best synchronous",
       "",
-      bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
+      bootstrap_ratio(results.cache[nearest].on.rates, results.synchronous[nearest].on.rates));
   // Both were measured against waves without drafts, which this ratio does not hang on.
   const double error = std::hypot(results.cache[nearest].speedup_error(),
                                   results.synchronous[nearest].speedup_error());
@@ -256,10 +260,7 @@ void report_over_synchronous(const SimGrid& grid,
 }
 
 void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* report) {
-  PlotPanel panel;
-  panel.title = "speed-up, one request";
-  panel.x_label = "acceptance";
-  panel.y_label = "over no drafts";
+  PlotPanel panel{"speed-up, one request", "acceptance", "over no drafts", {}};
   const auto add = [&](const std::vector<SimFindings>& findings,
                        const char* name,
                        PlotMark mark,
@@ -268,8 +269,7 @@ void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* 
     PlotSeries series = {fmt::format("{}, c {}", name, cost), mark, color, {}};
     for (size_t i = 0; i < findings.size(); ++i) {
       if (grid.cells[i].pair.cost != cost) continue;
-      series.points.push_back(
-          plot_point(grid.cells[i].pair.alpha, bootstrap_ratio(findings[i].on, findings[i].off)));
+      series.points.push_back(plot_point(grid.cells[i].pair.alpha, ratio_of(findings[i])));
     }
     if (!series.points.empty()) panel.series.push_back(std::move(series));
   };
@@ -297,12 +297,12 @@ struct SpeedRatios {
 };
 
 Interval full_ratio(const SimFindings& found) {
-  return bootstrap_ratio(found.on_full, found.off_full);
+  return bootstrap_ratio(found.on.full_rates, found.off.full_rates);
 }
 
 // In how many rounds of a wave all ran, without drafts and with.
 std::string full_rounds_text(const SimFindings& found) {
-  return fmt::format("{:.0f}, {:.0f}", median(found.off_full_rounds), median(found.on_full_rounds));
+  return fmt::format("{:.0f}, {:.0f}", median(found.off.full_rounds), median(found.on.full_rounds));
 }
 
 void report_cases(const SimGrid& grid,
@@ -327,12 +327,12 @@ void report_cases(const SimGrid& grid,
         add_speedup(one.name, f, report),
         report->add_figure(one.name + " speed-up while all run", "", full_ratio(f)),
         f.speedup_error()};
-    report->add_series(one.name + " tokens off", "tokens", f.off_tokens);
-    report->add_series(one.name + " tokens on", "tokens", f.on_tokens);
+    report->add_series(one.name + " tokens off", "tokens", f.off.tokens);
+    report->add_series(one.name + " tokens on", "tokens", f.on.tokens);
     table.rows.push_back({one.name,
                           fmt::format("{}", one.num_requests),
-                          fmt::format("{:.1f}", median(f.off)),
-                          fmt::format("{:.1f}", median(f.on)),
+                          fmt::format("{:.1f}", median(f.off.rates)),
+                          fmt::format("{:.1f}", median(f.on.rates)),
                           interval_text(ratios.whole, 3),
                           interval_text(ratios.full, 3),
                           error_text(ratios.error),
@@ -360,28 +360,24 @@ void report_sweep(const SimGrid& grid,
                    "both at least 0.98",
                    "hit rate",
                    "bubble"};
-  PlotPanel panel;
-  panel.title = "tokens/s by requests at once";
-  panel.x_label = "requests";
-  panel.y_label = "tokens/s";
   PlotSeries off = {"without", PlotMark::kLine, 0, {}};
   PlotSeries on = {"with speculation", PlotMark::kLine, 1, {}};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimFindings& f = findings[i];
     const BenchX x = {"requests", static_cast<double>(grid.requests[i])};
-    report->add_series("sweep off", "tokens/s", f.off, x);
-    report->add_series("sweep on", "tokens/s", f.on, x);
-    report->add_series("sweep off overhead", "us", f.off_round_overhead_us, x);
-    report->add_series("sweep on overhead", "us", f.on_round_overhead_us, x);
-    report->add_series("sweep tokens off", "tokens", f.off_tokens, x);
-    report->add_series("sweep tokens on", "tokens", f.on_tokens, x);
+    report->add_series("sweep off", "tokens/s", f.off.rates, x);
+    report->add_series("sweep on", "tokens/s", f.on.rates, x);
+    report->add_series("sweep off overhead", "us", f.off.round_overhead_us, x);
+    report->add_series("sweep on overhead", "us", f.on.round_overhead_us, x);
+    report->add_series("sweep tokens off", "tokens", f.off.tokens, x);
+    report->add_series("sweep tokens on", "tokens", f.on.tokens, x);
     const SpeedRatios ratios = {
-        report->add_figure("sweep speed-up", "", bootstrap_ratio(f.on, f.off), x),
+        report->add_figure("sweep speed-up", "", ratio_of(f), x),
         report->add_figure("sweep speed-up while all run", "", full_ratio(f), x),
         f.speedup_error()};
     table.rows.push_back({fmt::format("{}", grid.requests[i]),
-                          fmt::format("{:.1f}", median(f.off)),
-                          fmt::format("{:.1f}", median(f.on)),
+                          fmt::format("{:.1f}", median(f.off.rates)),
+                          fmt::format("{:.1f}", median(f.on.rates)),
                           interval_text(ratios.whole, 2),
                           interval_text(ratios.full, 2),
                           error_text(ratios.error),
@@ -389,12 +385,12 @@ void report_sweep(const SimGrid& grid,
                           verdict.at_least(ratios.lower(), ratios.error, kNeverSlower),
                           fmt::format("{:.3f}", f.hit_rate()),
                           percent(f.bubble_share())});
-    off.points.push_back({x.value, median(f.off)});
-    on.points.push_back({x.value, median(f.on)});
+    off.points.push_back({x.value, median(f.off.rates)});
+    on.points.push_back({x.value, median(f.on.rates)});
   }
-  panel.series = {off, on};
   report->tables.push_back(std::move(table));
-  report->plot.panels.push_back(std::move(panel));
+  report->plot.panels.push_back(
+      {"tokens/s by requests at once", "requests", "tokens/s", {off, on}});
 }
 
 // Of rounds and of waves: "median / p90 / mean".
@@ -419,18 +415,18 @@ void report_overhead(const SimGrid& grid,
     const SimFindings& f = findings[i];
     const int32_t num_requests = grid.requests[i];
     const BenchX x = {"requests", static_cast<double>(num_requests)};
-    report->add_series("round overhead without drafts", "us", f.off_rounds_us, x);
-    report->add_series("round overhead asynchronous drafting", "us", f.on_rounds_us, x);
+    report->add_series("round overhead without drafts", "us", f.off.rounds_us, x);
+    report->add_series("round overhead asynchronous drafting", "us", f.on.rounds_us, x);
     const Interval off =
-        report->add_figure("overhead without drafts", "us", bootstrap_median(f.off_rounds_us), x);
+        report->add_figure("overhead without drafts", "us", bootstrap_median(f.off.rounds_us), x);
     const Interval on = report->add_figure(
-        "overhead asynchronous drafting", "us", bootstrap_median(f.on_rounds_us), x);
+        "overhead asynchronous drafting", "us", bootstrap_median(f.on.rounds_us), x);
     const double bar = num_requests == 1               ? kMostOverheadUs
                        : num_requests <= kManyRequests ? kMostOverheadManyUs
                                                        : 0;
     table.rows.push_back({fmt::format("{}", num_requests),
-                          rounds_text(f.off_rounds_us, f.off_round_overhead_us),
-                          rounds_text(f.on_rounds_us, f.on_round_overhead_us),
+                          rounds_text(f.off.rounds_us, f.off.round_overhead_us),
+                          rounds_text(f.on.rounds_us, f.on.round_overhead_us),
                           bar > 0 ? fmt::format("{:.0f}", bar) : "",
                           bar > 0 ? verdict(std::max(off.low, on.low) <= bar) : ""});
   }
@@ -439,23 +435,24 @@ void report_overhead(const SimGrid& grid,
 
 }  // namespace
 
-void SimFindings::take_in(const SimWave& without, const SimWave& with) {
-  off.push_back(without.tokens_per_s());
-  on.push_back(with.tokens_per_s());
-  off_full.push_back(without.full_tokens_per_s());
-  on_full.push_back(with.full_tokens_per_s());
-  off_tokens.push_back(static_cast<double>(without.num_tokens));
-  on_tokens.push_back(static_cast<double>(with.num_tokens));
-  off_full_rounds.push_back(static_cast<double>(without.num_full_rounds));
-  on_full_rounds.push_back(static_cast<double>(with.num_full_rounds));
-  off_round_overhead_us.push_back(without.round_overhead_us);
-  on_round_overhead_us.push_back(with.round_overhead_us);
-  const auto append = [](std::vector<double>* to, const std::vector<double>& from) {
-    to->insert(to->end(), from.begin(), from.end());
+void SimSide::take_in(const SimWave& wave) {
+  const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
+    to.insert(to.end(), from.begin(), from.end());
   };
-  append(&off_rounds_us, without.round_overheads_us);
-  append(&on_rounds_us, with.round_overheads_us);
-  on_overhead_us.insert(on_overhead_us.end(), with.overhead_us.begin(), with.overhead_us.end());
+  rates.push_back(wave.tokens_per_s());
+  full_rates.push_back(wave.full_tokens_per_s());
+  tokens.push_back(static_cast<double>(wave.num_tokens));
+  full_rounds.push_back(static_cast<double>(wave.num_full_rounds));
+  append(overhead_us, wave.overhead_us);
+  const std::vector<double>& rounds = wave.round_overheads_us;
+  round_overhead_us.push_back(rounds.empty() ? 0 : mean(rounds));
+  append(rounds_us, rounds);
+  variance += relative_rate_variance(wave);
+}
+
+void SimFindings::take_in(const SimWave& without, const SimWave& with) {
+  off.take_in(without);
+  on.take_in(with);
   seconds += with.seconds;
   bubble_s += with.bubble_s;
   num_lookups += with.num_lookups;
@@ -464,17 +461,15 @@ void SimFindings::take_in(const SimWave& without, const SimWave& with) {
   num_round_tokens += with.num_round_tokens;
   examined += with.examined;
   accepted += with.accepted;
-  off_variance += relative_rate_variance(without);
-  on_variance += relative_rate_variance(with);
   bubble_variance += ratio_variance(with.groups, &RoundGroup::waited_s, &RoundGroup::seconds);
 }
 
 double SimFindings::speedup_error() const {
-  return std::sqrt(off_variance + on_variance) / static_cast<double>(on.size());
+  return std::sqrt(off.variance + on.variance) / static_cast<double>(on.rates.size());
 }
 
 double SimFindings::bubble_error() const {
-  return std::sqrt(bubble_variance) / static_cast<double>(on.size());
+  return std::sqrt(bubble_variance) / static_cast<double>(on.rates.size());
 }
 
 int32_t report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report) {

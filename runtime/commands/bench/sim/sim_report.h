@@ -10,21 +10,24 @@
 
 namespace outrider {
 
+// What waves with drafts, or without, gave.
+struct SimSide {
+  std::vector<double> rates;              // tokens/s of each wave
+  std::vector<double> full_rates;         // of the time in which all requests of it ran
+  std::vector<double> tokens;             // of each wave
+  std::vector<double> full_rounds;        // of each wave: in which all requests ran
+  std::vector<double> overhead_us;        // of each round of a single request
+  std::vector<double> round_overhead_us;  // mean of each wave's rounds
+  std::vector<double> rounds_us;          // of every round in which all requests ran
+  double variance = 0;  // sum over the waves of the variance of their tokens/s by its square
+
+  void take_in(const SimWave& wave);
+};
+
 // One way of drafting in one situation: waves taken in turns with waves without drafts.
 struct SimFindings {
-  std::vector<double> off;       // tokens/s of each wave without drafts
-  std::vector<double> on;        // with
-  std::vector<double> off_full;  // the same, of the time in which all requests of a wave ran
-  std::vector<double> on_full;
-  std::vector<double> off_tokens;  // of each wave
-  std::vector<double> on_tokens;
-  std::vector<double> off_full_rounds;  // of each wave: in which all requests ran
-  std::vector<double> on_full_rounds;
-  std::vector<double> on_overhead_us;         // of each round of a single request
-  std::vector<double> off_round_overhead_us;  // mean of each wave's rounds
-  std::vector<double> on_round_overhead_us;
-  std::vector<double> off_rounds_us;  // of every round in which all requests ran
-  std::vector<double> on_rounds_us;
+  SimSide off;
+  SimSide on;
   double seconds = 0;  // with drafts
   double bubble_s = 0;
   double num_lookups = 0;
@@ -33,11 +36,7 @@ struct SimFindings {
   int64_t num_round_tokens = 0;
   int64_t examined = 0;
   int64_t accepted = 0;
-  // Sums over the waves of the variance of their tokens/s by its square, and of the share of their
-  // time that the targets waited.
-  double off_variance = 0;
-  double on_variance = 0;
-  double bubble_variance = 0;
+  double bubble_variance = 0;  // sum over the waves, of the share of time that the targets waited
 
   void take_in(const SimWave& without, const SimWave& with);
   double hit_rate() const { return num_lookups > 0 ? num_hits / num_lookups : 0; }

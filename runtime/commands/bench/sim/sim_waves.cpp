@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <optional>
 
 #include "models/simulated/simulated.h"
@@ -23,25 +22,19 @@ void count_acceptance(const SpeculationStats& stats, SimWave* wave) {
   }
 }
 
-// The job's own counters, of which a wave is the difference of two.
-struct Counts {
-  double waited_s = 0;
-  double num_lookups = 0;
-  double num_hits = 0;
-};
-
-Counts counts_of(const ServingMetrics& metrics) {
-  return {.waited_s = metrics.target_wait_seconds.value(),
-          .num_lookups = metrics.speculation_cache_queries.value(),
-          .num_hits = metrics.speculation_cache_hits.value()};
+// The job's own counters: a wave has what they grew by.
+void add_counters(const ServingMetrics& metrics, double sign, SimWave* wave) {
+  wave->bubble_s += sign * metrics.target_wait_seconds.value();
+  wave->num_lookups += sign * metrics.speculation_cache_queries.value();
+  wave->num_hits += sign * metrics.speculation_cache_hits.value();
 }
 
 }  // namespace
 
 SimWave SimRunner::run(const SimWaveSpec& spec) {
-  const Counts before = counts_of(context_.metrics);
-  context_.engine.take_round_samples();
   SimWave wave;
+  add_counters(context_.metrics, -1, &wave);
+  context_.engine.take_round_samples();
   std::vector<std::shared_ptr<ResultStream>> streams;
   for (int32_t i = 0; i < spec.num_requests(); ++i) streams.push_back(ask(spec, i));
   const Clock::time_point begin = follow(*streams[0], spec, &wave);
@@ -50,10 +43,7 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
     wave.num_tokens += static_cast<int64_t>(answer.tokens.size()) - 1;
   }
   wave.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  const Counts after = counts_of(context_.metrics);
-  wave.bubble_s = after.waited_s - before.waited_s;
-  wave.num_lookups = after.num_lookups - before.num_lookups;
-  wave.num_hits = after.num_hits - before.num_hits;
+  add_counters(context_.metrics, 1, &wave);
   record_samples(spec, &wave);
   return wave;
 }
@@ -81,9 +71,6 @@ void SimRunner::record_samples(const SimWaveSpec& spec, SimWave* wave) {
     }
     full_since = end;
   }
-  const std::vector<double>& all = wave->round_overheads_us;
-  if (!all.empty())
-    wave->round_overhead_us = std::accumulate(all.begin(), all.end(), 0.0) / all.size();
 }
 
 // What the target's step of so many rows was to take: steps grow evenly with rows.

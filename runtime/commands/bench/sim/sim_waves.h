@@ -47,9 +47,8 @@ struct SimWave {
   int64_t accepted = 0;
   double bubble_s = 0;  // the targets waited for the draft
   // Of the rounds in which all requests ran: all of a round but its target step and its wait for
-  // the draft; and their mean.
+  // the draft.
   std::vector<double> round_overheads_us;
-  double round_overhead_us = 0;
   double num_lookups = 0;
   double num_hits = 0;
   double tokens_per_s() const {

@@ -28,13 +28,8 @@ void attention(Stream& stream, const AttentionArgs& asked) {
   OUTRIDER_CHECK(args.kv.type != Type::kE4M3 && args.n_heads % args.kv.n_kv_heads == 0);
   if (bends_scores(args) || !attention_16bit(stream, args)) attention_plain(stream, args);
   if (args.parts.fold != AttentionFold::kNextLaunch) return;
-  const auto head_blocks = (static_cast<uint32_t>(args.n_heads) + kWarps - 1) / kWarps;
-  launch(stream,
-         merge_splits,
-         {.grid = {static_cast<uint32_t>(args.max_rows), head_blocks},
-          .threads = kWarps * 32,
-          .overlaps = true},
-         args);
+  const int32_t blocks = whole_tiles(args.n_heads, kWarps);
+  launch(stream, merge_splits, over_rows(args.max_rows, blocks, kWarps * 32), args);
 }
 
 }  // namespace outrider::gpu

@@ -36,13 +36,8 @@ OUTRIDER_KERNEL(kWarps * 32) void square_heads(HeadSquaresArgs args) {
 }  // namespace
 
 void head_squares(Stream& stream, const HeadSquaresArgs& args) {
-  const auto num_heads = static_cast<uint32_t>(args.all.n_heads + args.all.n_kv_heads);
-  launch(stream,
-         square_heads,
-         {.grid = {static_cast<uint32_t>(args.max_rows), (num_heads + kWarps - 1) / kWarps},
-          .threads = kWarps * 32,
-          .overlaps = true},
-         args);
+  const int32_t blocks = whole_tiles(args.all.n_heads + args.all.n_kv_heads, kWarps);
+  launch(stream, square_heads, over_rows(args.max_rows, blocks, kWarps * 32), args);
 }
 
 }  // namespace outrider::gpu

@@ -48,13 +48,8 @@ OUTRIDER_KERNEL(kWarps * 32) void write_latents(LatentWriteArgs args) {
 }  // namespace
 
 void latent_write(Stream& stream, const LatentWriteArgs& args) {
-  const auto num_heads = static_cast<uint32_t>(args.to.n_heads + 1);
-  launch(stream,
-         write_latents,
-         {.grid = {static_cast<uint32_t>(args.max_rows), (num_heads + kWarps - 1) / kWarps},
-          .threads = kWarps * 32,
-          .overlaps = true},
-         args);
+  const int32_t blocks = whole_tiles(args.to.n_heads + 1, kWarps);
+  launch(stream, write_latents, over_rows(args.max_rows, blocks, kWarps * 32), args);
 }
 
 }  // namespace outrider::gpu

@@ -88,13 +88,8 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
 }  // namespace
 
 void rope_write(Stream& stream, const RopeWriteArgs& args) {
-  const auto num_heads = static_cast<uint32_t>(args.to.n_heads + 2 * args.to.kv.n_kv_heads);
-  launch(stream,
-         rope_write_heads,
-         {.grid = {static_cast<uint32_t>(args.max_rows), (num_heads + kWarps - 1) / kWarps},
-          .threads = kWarps * 32,
-          .overlaps = true},
-         args);
+  const int32_t blocks = whole_tiles(args.to.n_heads + 2 * args.to.kv.n_kv_heads, kWarps);
+  launch(stream, rope_write_heads, over_rows(args.max_rows, blocks, kWarps * 32), args);
 }
 
 }  // namespace outrider::gpu

@@ -50,13 +50,8 @@ OUTRIDER_KERNEL(kThreads) void sum_experts_of_rows(SumExpertsArgs args) {
 }  // namespace
 
 void sum_experts(Stream& stream, const SumExpertsArgs& args) {
-  const auto pieces = static_cast<uint32_t>((args.n + kPiece - 1) / kPiece);
-  launch(stream,
-         sum_experts_of_rows,
-         {.grid = {static_cast<uint32_t>(args.rows.max_rows), pieces},
-          .threads = kThreads,
-          .overlaps = true},
-         args);
+  const int32_t pieces = whole_tiles(args.n, kPiece);
+  launch(stream, sum_experts_of_rows, over_rows(args.rows.max_rows, pieces, kThreads), args);
 }
 
 }  // namespace outrider::gpu

@@ -35,13 +35,8 @@ OUTRIDER_KERNEL(kThreads) void activate_rows(ActivateArgs args) {
 }  // namespace
 
 void activate(Stream& stream, const ActivateArgs& args) {
-  const auto pieces = static_cast<uint32_t>((args.out.n + kPiece - 1) / kPiece);
-  launch(stream,
-         activate_rows,
-         {.grid = {static_cast<uint32_t>(args.max_rows), pieces},
-          .threads = kThreads,
-          .overlaps = true},
-         args);
+  const int32_t pieces = whole_tiles(args.out.n, kPiece);
+  launch(stream, activate_rows, over_rows(args.max_rows, pieces, kThreads), args);
 }
 
 }  // namespace outrider::gpu

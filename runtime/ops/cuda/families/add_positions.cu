@@ -25,10 +25,7 @@ OUTRIDER_KERNEL(kThreads) void add_position_rows(AddPositionsArgs args) {
 }  // namespace
 
 void add_positions(Stream& stream, const AddPositionsArgs& args) {
-  launch(stream,
-         add_position_rows,
-         {.grid = {static_cast<uint32_t>(args.max_rows)}, .threads = kThreads, .overlaps = true},
-         args);
+  launch(stream, add_position_rows, over_rows(args.max_rows, 1, kThreads), args);
 }
 
 }  // namespace outrider::gpu

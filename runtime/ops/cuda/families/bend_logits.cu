@@ -26,13 +26,8 @@ OUTRIDER_KERNEL(kThreads) void bend_logit_rows(BendLogitsArgs args) {
 }  // namespace
 
 void bend_logits(Stream& stream, const BendLogitsArgs& args) {
-  const auto pieces = static_cast<uint32_t>((args.n + kPiece - 1) / kPiece);
-  launch(stream,
-         bend_logit_rows,
-         {.grid = {static_cast<uint32_t>(args.max_rows), pieces},
-          .threads = kThreads,
-          .overlaps = true},
-         args);
+  const int32_t pieces = whole_tiles(args.n, kPiece);
+  launch(stream, bend_logit_rows, over_rows(args.max_rows, pieces, kThreads), args);
 }
 
 }  // namespace outrider::gpu

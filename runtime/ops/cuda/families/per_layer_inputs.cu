@@ -38,13 +38,8 @@ OUTRIDER_KERNEL(kWarps * 32) void join_vectors(PerLayerInputsArgs args) {
 }  // namespace
 
 void per_layer_inputs(Stream& stream, const PerLayerInputsArgs& args) {
-  const auto layers = static_cast<uint32_t>(args.n_layers);
-  launch(stream,
-         join_vectors,
-         {.grid = {static_cast<uint32_t>(args.max_rows), (layers + kWarps - 1) / kWarps},
-          .threads = kWarps * 32,
-          .overlaps = true},
-         args);
+  const int32_t blocks = whole_tiles(args.n_layers, kWarps);
+  launch(stream, join_vectors, over_rows(args.max_rows, blocks, kWarps * 32), args);
 }
 
 }  // namespace outrider::gpu

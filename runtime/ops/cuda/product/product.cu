@@ -51,8 +51,14 @@ void check(const ProductArgs& args) {
   check_slices(args);
 }
 
-void run(Stream& stream, const ProductJob& job) {
-  if (job.product.max_rows == 0 || job.product.weights.n_out == 0) return;
+void check_units(const ProductArgs& args, const Activations& out) {
+  if (args.weights.n_out == 2 * out.n && out.n % 8 == 0) return;
+  refuse(args, std::to_string(out.n) + " units of gate and up, which go in eights");
+}
+
+template <typename Job>
+void run(Stream& stream, const Job& job, int32_t max_rows) {
+  if (max_rows == 0 || job.product.weights.n_out == 0) return;
   switch (job.product.weights.type) {
     case Type::kF32:
       return product_f32(stream, job);
@@ -65,34 +71,19 @@ void run(Stream& stream, const ProductJob& job) {
   }
 }
 
-void run(Stream& stream, const ExpertJob& job) {
-  const ProductArgs& product = job.product;
+void run_experts(Stream& stream, const ExpertJob& job) {
   const int32_t tile_rows = job.rows.tile_rows;
   if (tile_rows != kTileRows && tile_rows != 4 * kTileRows) {
-    refuse(product, std::to_string(tile_rows) + " rows of an expert at once, only 8 or 32");
+    refuse(job.product, std::to_string(tile_rows) + " rows of an expert at once, only 8 or 32");
   }
-  if (job.rows.max_rows == 0 || product.weights.n_out == 0) return;
-  switch (product.weights.type) {
-    case Type::kF32:
-      return experts_f32(stream, job);
-    case Type::kBF16:
-      return experts_bf16(stream, job);
-    case Type::kF16:
-      return experts_f16(stream, job);
-    case Type::kE4M3:
-      return experts_e4m3(stream, job);
-  }
+  run(stream, job, job.rows.max_rows);
 }
 
 }  // namespace
 
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to) {
   check(args);
-  ProductJob job;
-  job.product = args;
-  job.ending = Ending::kStore;
-  job.store = to;
-  run(stream, job);
+  run(stream, ProductJob{.product = args, .ending = Ending::kStore, .store = to}, args.max_rows);
 }
 
 void qkv_product(Stream& stream, const ProductArgs& args, const QkvArgs& to) {
@@ -106,38 +97,25 @@ void qkv_product(Stream& stream, const ProductArgs& args, const QkvArgs& to) {
            "heads of " + std::to_string(kv.head_dim) + " of which " +
                std::to_string(to.rotary.rotary_dim) + " turn: only whole multiples of 16");
   }
-  ProductJob job;
-  job.product = args;
-  job.ending = Ending::kQkv;
-  job.qkv = to;
-  run(stream, job);
+  run(stream, ProductJob{.product = args, .ending = Ending::kQkv, .qkv = to}, args.max_rows);
 }
 
 void swiglu_product(Stream& stream, const ProductArgs& args, const SwigluArgs& to) {
   check(args);
-  if (args.weights.n_out != 2 * to.out.n || to.out.n % 8 != 0) {
-    refuse(args, std::to_string(to.out.n) + " units of gate and up, which go in eights");
-  }
-  ProductJob job;
-  job.product = args;
-  job.ending = Ending::kSwiglu;
-  job.swiglu = to;
-  run(stream, job);
+  check_units(args, to.out);
+  run(stream, ProductJob{.product = args, .ending = Ending::kSwiglu, .swiglu = to}, args.max_rows);
 }
 
 void expert_gate_up(Stream& stream, const ProductArgs& args, const ExpertGateUpArgs& to) {
   check(args);
-  if (args.weights.n_out != 2 * to.out.n || to.out.n % 8 != 0) {
-    refuse(args, std::to_string(to.out.n) + " units of gate and up, which go in eights");
-  }
+  check_units(args, to.out);
   if (to.rows.tiles == nullptr) refuse(args, "rows that are not in tiles of experts");
-  run(stream, ExpertJob{.product = args, .rows = to.rows, .gate_up = to, .down = {}});
+  run_experts(stream, {.product = args, .rows = to.rows, .gate_up = to});
 }
 
 void expert_down(Stream& stream, const ProductArgs& args, const ExpertDownArgs& to) {
   check(args);
-  run(stream,
-      ExpertJob{.product = args, .rows = to.rows, .is_down = true, .gate_up = {}, .down = to});
+  run_experts(stream, {.product = args, .rows = to.rows, .is_down = true, .down = to});
 }
 
 }  // namespace outrider::gpu

@@ -14,7 +14,7 @@ void product_bf16(Stream& stream, const ProductJob& job) {
   }
 }
 
-void experts_bf16(Stream& stream, const ExpertJob& job) {
+void product_bf16(Stream& stream, const ExpertJob& job) {
   run_skinny_experts<Type::kBF16>(stream, job);
 }
 

@@ -14,7 +14,7 @@ void product_e4m3(Stream& stream, const ProductJob& job) {
   }
 }
 
-void experts_e4m3(Stream& stream, const ExpertJob& job) {
+void product_e4m3(Stream& stream, const ExpertJob& job) {
   run_skinny_experts<Type::kE4M3>(stream, job);
 }
 

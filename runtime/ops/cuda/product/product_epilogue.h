@@ -17,9 +17,9 @@ enum class Ending : uint8_t { kStore, kQkv, kSwiglu };
 struct ProductJob {
   ProductArgs product;
   Ending ending = Ending::kStore;
-  StoreArgs store;
-  QkvArgs qkv;
-  SwigluArgs swiglu;
+  StoreArgs store{};
+  QkvArgs qkv{};
+  SwigluArgs swiglu{};
 };
 
 OUTRIDER_DEVICE int32_t rows_of(const ProductArgs& product) {

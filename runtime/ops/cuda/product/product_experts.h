@@ -13,8 +13,8 @@ struct ExpertJob {
   ProductArgs product;
   RoutedRows rows;
   bool is_down = false;
-  ExpertGateUpArgs gate_up;
-  ExpertDownArgs down;
+  ExpertGateUpArgs gate_up{};
+  ExpertDownArgs down{};
 };
 
 OUTRIDER_DEVICE int32_t num_expert_tiles(const ExpertJob& job) {

@@ -14,7 +14,7 @@ void product_f16(Stream& stream, const ProductJob& job) {
   }
 }
 
-void experts_f16(Stream& stream, const ExpertJob& job) {
+void product_f16(Stream& stream, const ExpertJob& job) {
   run_skinny_experts<Type::kF16>(stream, job);
 }
 

@@ -187,7 +187,7 @@ void product_f32(Stream& stream, const ProductJob& job) {
          job);
 }
 
-void experts_f32(Stream& stream, const ExpertJob& job) {
+void product_f32(Stream& stream, const ExpertJob& job) {
   const auto blocks = static_cast<uint32_t>(whole_tiles(job.product.weights.n_out, kBlockOuts));
   launch(stream,
          f32_experts,

@@ -11,9 +11,9 @@ void product_bf16(Stream& stream, const ProductJob& job);
 void product_f16(Stream& stream, const ProductJob& job);
 void product_e4m3(Stream& stream, const ProductJob& job);
 
-void experts_f32(Stream& stream, const ExpertJob& job);
-void experts_bf16(Stream& stream, const ExpertJob& job);
-void experts_f16(Stream& stream, const ExpertJob& job);
-void experts_e4m3(Stream& stream, const ExpertJob& job);
+void product_f32(Stream& stream, const ExpertJob& job);
+void product_bf16(Stream& stream, const ExpertJob& job);
+void product_f16(Stream& stream, const ExpertJob& job);
+void product_e4m3(Stream& stream, const ExpertJob& job);
 
 }  // namespace outrider::gpu

@@ -1,4 +1,4 @@
-// One digit of a radix selection over rows of logits (scheduler/sampling/radix_selection.h).
+// One digit of a radix selection over rows of logits (scheduler/sampling/truncation.cpp).
 #include "runtime/ops/cuda/rows/row_chunk.h"
 
 namespace outrider::gpu {

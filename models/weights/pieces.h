@@ -1,5 +1,6 @@
-// Which rows of which tensors become the matrices of a layer's experts, in both forms of
-// checkpoints: a tensor for each expert, or one for all of them. Used by the loader. Pure.
+// Which rows of which tensors become the matrices of attention and of a layer's experts, these in
+// both forms of checkpoints: a tensor for each expert, or one for all of them. Used by the loader.
+// Pure.
 #pragma once
 
 #include <string>
@@ -8,6 +9,7 @@
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/shard.h"
 #include "models/checkpoint/weight_names.h"
+#include "models/weights/weights.h"
 
 namespace outrider {
 
@@ -23,6 +25,21 @@ inline Range scaled(Range range, int64_t factor) {
   return {range.begin * factor, range.end * factor};
 }
 inline Range shifted(Range range, int64_t by) { return {range.begin + by, range.end + by}; }
+
+std::vector<Piece> qkv_pieces(const ModelConfig& config,
+                              const ModelShard& shard,
+                              const LayerNames& names);
+
+// Of latent attention: this rank's heads of kv_b, a tensor of kv_b_rows() rows.
+int64_t kv_b_rows(const ModelConfig& config);
+TensorPart kv_b_part(const ModelConfig& config, const ModelShard& shard, const LayerNames& names);
+
+// Makes kv_b_keys and kv_b_values of that part. They stay floats in a model of integers, too: the
+// groups of the half that is turned over would run the wrong way.
+void cut_kv_b(const ModelConfig& config,
+              const std::vector<float>& part,
+              ops::DType dtype,
+              LayerWeights& out);
 
 // For ops::ExpertMatrix: each expert begins with a panel.
 std::vector<Piece> expert_gate_up_pieces(const ModelConfig& config,
