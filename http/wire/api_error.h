@@ -1,5 +1,6 @@
 // A request's fault (or ours) as OpenAI clients understand it. Thrown while a request is read and
-// checked; the service turns it into {"error": {message, type, param, code}} with its status.
+// checked; the service, or the server before it, turns it into {"error": {message, type, param,
+// code}} with its status.
 #pragma once
 
 #include <string>

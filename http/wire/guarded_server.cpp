@@ -207,11 +207,16 @@ class GuardedServer::Impl {
 
   bool respond(Connection& connection, RequestBody body, bool may_follow) {
     const bool keep_alive = may_follow && connection.head().keep_alive && !stopping_;
-    ServerResponse response =
-        handler_({.head = connection.head(), .body = std::move(body), .client_gone = [&] {
-                    return connection.client_gone();
-                  }});
-    return send_response(connection, std::move(response), keep_alive) && !connection.client_gone();
+    try {
+      ServerResponse response =
+          handler_({.head = connection.head(), .body = std::move(body), .client_gone = [&] {
+                      return connection.client_gone();
+                    }});
+      return send_response(connection, std::move(response), keep_alive) &&
+             !connection.client_gone();
+    } catch (const ApiError& error) {  // not the client's: an answer may have begun
+      throw Error(error.what());
+    }
   }
 
   static void trim_memory() {

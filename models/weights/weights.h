@@ -135,7 +135,7 @@ class TensorSource {
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
                                                      const ModelConfig& config,
                                                      Range vocab);
-// Of the latter; gguf_source.cpp.
+// Of a GGUF file (gguf_source.cpp); throws Error for a tensor that the config leaves out.
 std::unique_ptr<TensorSource> make_gguf_source(const std::filesystem::path& file,
                                                const ModelConfig& config);
 

@@ -25,8 +25,9 @@ MessageSocket::~MessageSocket() { close(descriptor_); }
 
 void MessageSocket::post(const Bytes& message) {
   if (closed_) return;
-  const Bytes whole = wire_bytes(message);
-  outgoing_.insert(outgoing_.end(), whole.begin(), whole.end());
+  const Bytes length = wire_bytes(static_cast<uint32_t>(message.size()));
+  outgoing_.insert(outgoing_.end(), length.begin(), length.end());
+  outgoing_.insert(outgoing_.end(), message.begin(), message.end());
   send_some();
 }
 

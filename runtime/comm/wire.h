@@ -36,6 +36,12 @@ concept WireList = requires(T list) {
   list.resize(1);
 };
 
+// Else a list of it goes in one piece.
+template <typename T, typename Wire>
+concept HasFields = requires(Wire& wire, T& value) {
+  fields_of(wire, value);
+};
+
 class WireWriter {
  public:
   template <typename T>
@@ -59,7 +65,7 @@ class WireWriter {
   void put_list(const List& list) {
     using T = typename List::value_type;
     put(static_cast<uint32_t>(list.size()));
-    if constexpr (std::is_trivially_copyable_v<T>) {  // without padding: in one piece
+    if constexpr (std::is_trivially_copyable_v<T> && !HasFields<const T, WireWriter>) {
       append(list.data(), list.size() * sizeof(T));
     } else {
       for (const T& element : list) put(element);
@@ -123,7 +129,7 @@ class WireReader {
   [[gnu::noinline]] void get_list(List& list) {
     using T = typename List::value_type;
     const size_t count = get<uint32_t>();
-    if constexpr (std::is_trivially_copyable_v<T>) {
+    if constexpr (std::is_trivially_copyable_v<T> && !HasFields<T, WireReader>) {
       need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
       list.resize(count);
       if (count > 0) std::memcpy(list.data(), bytes_.data() + position_, count * sizeof(T));

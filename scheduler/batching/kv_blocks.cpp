@@ -21,10 +21,10 @@ void BlockTable::tell(SequencePlan& plan) {
 KvBlocks::KvBlocks(int32_t num_blocks, int32_t block_size)
     : block_size_(block_size),
       num_owners_(static_cast<size_t>(num_blocks), 0),
-      places_(num_owners_.size()),
       index_(num_blocks, block_size) {
   empty_.reserve(num_owners_.size());
   for (int32_t id = num_blocks - 1; id >= 0; --id) empty_.push_back(id);
+  for (int32_t id = 0; id < num_blocks; ++id) nodes_.push_back(others_.insert(others_.end(), id));
 }
 
 int32_t KvBlocks::blocks_for(int64_t num_positions) const {
@@ -41,7 +41,7 @@ bool KvBlocks::grow(BlockTable& table, int64_t num_positions) {
 int32_t KvBlocks::take_free_block() {
   const int32_t block = empty_.empty() ? cached_.front() : empty_.back();
   if (empty_.empty()) {
-    cached_.pop_front();
+    others_.splice(others_.end(), cached_, cached_.begin());
     index_.remove(block);
   } else {
     empty_.pop_back();
@@ -119,7 +119,8 @@ void KvBlocks::withdraw(const BlockTable& table) {
 
 void KvBlocks::hold(int32_t block) {
   OUTRIDER_CHECK(index_.holds(block));
-  if (num_owners(block) == 0) cached_.erase(places_[static_cast<size_t>(block)]);
+  if (num_owners(block) == 0)
+    others_.splice(others_.end(), cached_, nodes_[static_cast<size_t>(block)]);
   ++num_owners(block);
 }
 
@@ -127,7 +128,7 @@ void KvBlocks::release(int32_t block) {
   OUTRIDER_CHECK(num_owners(block) > 0);
   if (--num_owners(block) > 0) return;
   if (index_.holds(block)) {
-    places_[static_cast<size_t>(block)] = cached_.insert(cached_.end(), block);
+    cached_.splice(cached_.end(), others_, nodes_[static_cast<size_t>(block)]);
     return;
   }
   empty_.push_back(block);

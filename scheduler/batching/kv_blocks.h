@@ -57,6 +57,7 @@ struct KvPrefix {
 class KvBlocks {
  public:
   KvBlocks(int32_t num_blocks, int32_t block_size);
+  KvBlocks(const KvBlocks&) = delete;  // nodes_ are of its own lists
 
   int32_t block_size() const { return block_size_; }
   int32_t blocks_for(int64_t num_positions) const;
@@ -104,10 +105,11 @@ class KvBlocks {
   std::string list_fault(std::vector<bool>& is_free) const;
 
   int32_t block_size_;
-  std::vector<int32_t> num_owners_;                   // tables the block is in
-  std::vector<int32_t> empty_;                        // used as a stack
-  std::list<int32_t> cached_;                         // the least recently freed first
-  std::vector<std::list<int32_t>::iterator> places_;  // in it, by block; of the cached ones
+  std::vector<int32_t> num_owners_;                  // tables the block is in
+  std::vector<int32_t> empty_;                       // used as a stack
+  std::list<int32_t> cached_;                        // the least recently freed first
+  std::list<int32_t> others_;                        // nodes of the blocks that are not in cached_
+  std::vector<std::list<int32_t>::iterator> nodes_;  // by block
   bool tracks_freed_ = false;
   std::vector<int32_t> freed_;  // may have been given out again meanwhile
   PrefixIndex index_;

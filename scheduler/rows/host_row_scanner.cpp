@@ -55,14 +55,19 @@ struct Edits {
 
 // The row's own, and the `masked` ones; both ascending.
 Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
+  const std::span<const int32_t> own = row.edit_index;
   Edits edits;
-  std::ranges::set_union(row.edit_index, masked, std::back_inserter(edits.index));
-  edits.value.reserve(edits.index.size());
-  size_t next = 0;  // of the row's own
-  for (const int32_t index : edits.index) {
-    const bool is_masked = std::ranges::binary_search(masked, index);
+  edits.index.reserve(own.size() + masked.size());
+  edits.value.reserve(own.size() + masked.size());
+  size_t next = 0;
+  size_t next_masked = 0;
+  while (next < own.size() || next_masked < masked.size()) {
+    const bool is_masked =
+        next_masked < masked.size() && (next == own.size() || masked[next_masked] <= own[next]);
+    const int32_t index = is_masked ? masked[next_masked++] : own[next];
+    edits.index.push_back(index);
     edits.value.push_back(is_masked ? kMasked : row.edit_value[next]);
-    if (next < row.edit_index.size() && row.edit_index[next] == index) ++next;
+    if (next < own.size() && own[next] == index) ++next;
   }
   return edits;
 }

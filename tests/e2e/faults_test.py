@@ -183,7 +183,8 @@ class LastWords(unittest.TestCase):
         with Server(3, *DRAFTED_PAIR, recovery=False, environment=environment) as server:
             with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
                 answers = [pool.submit(stream, server, prompt, max_tokens=700) for prompt in PROMPTS]
-                while server.metric("vllm:request_params_n_count") < len(PROMPTS):
+                while (server.metric("outrider:rounds_total") < 10 or
+                       server.metric("vllm:request_params_n_count") < len(PROMPTS)):
                     time.sleep(0.005)
                 server.process.terminate()
                 for answer in answers:

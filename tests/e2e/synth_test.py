@@ -52,6 +52,7 @@ class Synth(unittest.TestCase):
             (("synth", "--shape", "gpt-9", "--epsilon", 0.1, "-o", self.pair / "x"), "gpt-9"),
             (("synth", "--shape", SHAPE, "--epsilon", 0.1, "-o", self.pair), str(self.pair)),
             (("synth", "--shape", SHAPE, "--alpha", 1.5, "-o", self.pair / "x"), "alpha"),
+            (("synth", "--shape", SHAPE, "--draft-layers", 2, "--epsilon", 0.1, "-o", self.pair / "x"), "draft_layers"),
         ]
         for arguments, named in cases:
             refused = outrider(*arguments)

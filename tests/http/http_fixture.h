@@ -139,7 +139,10 @@ class HttpFixture : public ::testing::Test {
 
   // The methods that a response lists; empty when it has none.
   static std::string allow_of(const ServerResponse& response) {
-    return response.headers.empty() ? "" : response.headers.front().second;
+    for (const auto& [name, value] : response.headers) {
+      if (name == "Allow") return value;
+    }
+    return "";
   }
   static std::string error_of(const nlohmann::json& body) { return body["error"]["message"]; }
 

@@ -2,13 +2,14 @@
 // of tokens.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "models/text/tokenizer.h"
-#include "models/text/tokenizer/word_model.h"
 
 namespace outrider::test {
 
@@ -62,7 +63,7 @@ inline std::shared_ptr<const Tokenizer> sentence_piece(const std::vector<std::st
 // "<0x00>" to "<0xFF>".
 inline std::vector<std::string> byte_tokens() {
   std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back(byte_token(byte));
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back(fmt::format("<0x{:02X}>", byte));
   return tokens;
 }
 

@@ -184,8 +184,8 @@ std::vector<int32_t> BpeModel::initial_symbols(std::string_view word) const {
 
 void BpeModel::append_word(std::string_view word, std::vector<int32_t>& out) const {
   if (ignore_merges_) {
-    const std::string text = byte_level_ ? byte_level_characters(word) : std::string(word);
-    const int32_t id = id_or(ids_, text, -1);
+    const int32_t id =
+        byte_level_ ? id_or(ids_, byte_level_characters(word), -1) : id_or(ids_, word, -1);
     if (id >= 0 && !control_ids_.contains(id)) {
       out.push_back(id);
       return;

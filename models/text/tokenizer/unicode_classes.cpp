@@ -126,7 +126,7 @@ constexpr Range kNewerNonspacing[] = {{0x8D4, 0x8E1},
                                       {0x1E000, 0x1E02A},
                                       {0x1E944, 0x1E94A}};
 
-// The range that holds c, or null.
+// The range that holds c, or null. They ascend.
 template <typename AnyRange, size_t kCount>
 const AnyRange* range_of(const AnyRange (&ranges)[kCount], char32_t c) {
   const AnyRange* found = std::ranges::lower_bound(ranges, c, {}, &AnyRange::last);

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -81,12 +82,13 @@ struct Peer {
   std::string host;      // its name
   bool is_here = false;  // on this host, and its process id means something here
   pid_t pid = 0;
-  int pidfd = -1;    // unless is_here, or where the kernel or a container refuses it
+  int pidfd = -1;    // unless is_here; also where a kernel or container refuses it
   cpu_set_t cores;   // it may run on
   std::string bell;  // empty unless is_here
 
-  // Also where its parent has not looked yet: a launcher may be long in that.
+  // With a pidfd also before its parent has looked: a launcher may be long in that.
   bool has_ended() const {
+    if (pidfd < 0) return is_here && kill(pid, 0) != 0 && errno == ESRCH;
     pollfd process{.fd = pidfd, .events = POLLIN, .revents = 0};
     return poll(&process, 1, 0) > 0;
   }
@@ -216,8 +218,12 @@ class MpiWorld final : public World {
   }
 
   [[noreturn]] void abort(const std::string& reason) override {
-    if (was_told_to_end_) await_the_end(reason);
-    if (!is_said_) log_error("{}", reason);
+    if (was_told_to_end_ || first_ends_) {
+      wait_to_be_ended(reason);
+      if (was_told_to_end_) _exit(kExitAborted);
+    } else if (!is_said_) {
+      log_error("{}", reason);
+    }
     end_launcher_later(kLongForLauncher);
     // MPI_Abort alone leaves the other ranks running under mpirun --enable-recovery, so they are
     // told.
@@ -258,8 +264,10 @@ class MpiWorld final : public World {
       const Peer& peer = peers_[static_cast<size_t>(r)];
       if (!peer.has_ended()) continue;
       // All ranks of this host see it now; the first of them ends the job.
-      for (int other = 0; other < rank_; ++other)
-        was_told_to_end_ |= other != r && peers_[static_cast<size_t>(other)].is_here;
+      for (int other = 0; other < rank_; ++other) {
+        const Peer& first = peers_[static_cast<size_t>(other)];
+        first_ends_ |= first.is_here && !first.has_ended();
+      }
       end_reason_ =
           fmt::format("rank {} ({}, process {}) is gone{}", r, name_of(r), peer.pid, at_round(r));
       throw Error(end_reason_);
@@ -488,10 +496,10 @@ class MpiWorld final : public World {
     return true;
   }
 
-  // Another rank has ended the job and told everybody. Its death makes mpirun end the rest; ranks
-  // that die by themselves at that moment can leave Open MPI 4.1's mpirun in a deadlock (seen in 1
-  // of 20 jobs). Under --enable-recovery mpirun ends nobody, hence the limit.
-  [[noreturn]] void await_the_end(const std::string& reason) const {
+  // Another rank has ended the job, or will. Its death makes mpirun end the rest; ranks that die by
+  // themselves at that moment can leave Open MPI 4.1's mpirun in a deadlock (seen in 1 of 20 jobs).
+  // Under --enable-recovery mpirun ends nobody, hence the limit.
+  void wait_to_be_ended(const std::string& reason) const {
     if (!is_said_) log_info("{}", reason);
     end_launcher_later(kLongForLauncher);
     signal(SIGTERM, SIG_DFL);
@@ -500,7 +508,6 @@ class MpiWorld final : public World {
     sigaddset(&terminate, SIGTERM);
     pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
     std::this_thread::sleep_for(kTimeToBeEnded);
-    _exit(kExitAborted);
   }
 
   std::string take_abort_reason(const MPI_Status& status) {
@@ -527,7 +534,8 @@ class MpiWorld final : public World {
   std::vector<PendingReceive> receives_;
   std::string end_reason_;  // once this rank knows that the job is ending
   bool was_told_to_end_ = false;
-  bool is_said_ = false;  // the reason, in this rank's log
+  bool first_ends_ = false;  // a lower rank of this host, which sees what this one has seen
+  bool is_said_ = false;     // the reason, in this rank's log
   std::chrono::steady_clock::time_point last_peer_check_ = std::chrono::steady_clock::now();
   WatchOptions::Roles roles_;
   std::mutex when_lost_mutex_;

@@ -328,8 +328,8 @@ void DraftWorker::collect_main_chain(uint64_t sequence_id, DraftSequence& sequen
   };
   const bool has_new = end > main_chain.num_sent;
   if (has_new) tell(std::exchange(main_chain.num_sent, end));
-  // A block that ends early says so by an empty part: nobody need wait for the rest. Without
-  // asynchronous drafting there is one part only, so nobody does.
+  // A block that ends early says so by an empty part, so that nobody waits for the rest. Without
+  // asynchronous drafting its one part says it.
   const bool ends_early = main_chain.ended && end < wanted && sequence.urgent();
   if (ends_early && !(has_new && sequence.mode == AsyncDrafting::kOff)) tell(end);
 }

@@ -1,6 +1,5 @@
-// What target and draft will take of a GPU's memory, and how many KV blocks that leaves them. Pure
-// arithmetic over options and shapes, so that every rank finds the same numbers before anything is
-// loaded.
+// What target and draft will take of a GPU's memory, and how many KV blocks that leaves them,
+// before anything is loaded.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,8 @@ struct MemoryRequirement {
 };
 
 // KV blocks that each of the models gets, the same number for all: what weights and buffers leave
-// of utilization * total_bytes. Throws Error with the sum when that is fewer than least_blocks.
+// of utilization * total_bytes. Every rank finds the same. Throws Error with the sum when that is
+// fewer than least_blocks.
 int32_t shared_num_blocks(std::span<const MemoryRequirement> requirements,
                           double utilization,
                           size_t total_bytes,
