@@ -23,7 +23,7 @@ Table spread(Table table, unsigned seed) {
   return table;
 }
 
-// Row r of a call of 1, 5, 17, 32 and 70 rows: warps multiply alone or four together.
+// Row r of a call of 1, 5, 17, 32, 40, 64 and 70 rows: warps multiply alone or four together.
 TEST_P(SameBits, WhateverOtherRowsThereAre) {
   constexpr int32_t kOut = 88;
   constexpr int32_t kRows = 70;
@@ -34,7 +34,7 @@ TEST_P(SameBits, WhateverOtherRowsThereAre) {
     const TestInputs all(*device, inputs, input_type);
     const std::vector<float> bias = random_table(1, kOut, Type::kF32, 3).values;
     const std::vector<float> wide = store(weights, all.activations, kRows, kRows, bias);
-    for (const int32_t rows : {5, 17, 32, 40}) {
+    for (const int32_t rows : {5, 17, 32, 40, 64}) {
       choose_thread_order(static_cast<unsigned>(rows));
       const std::vector<float> some = store(weights, all.activations, rows, rows, bias);
       EXPECT_TRUE(same(some.data(), wide.data(), some.size())) << rows << " rows";
@@ -136,7 +136,7 @@ class TallMatrix : public ProductTest {
   }
 };
 
-// Warps take two or four output tiles each, blocks more than one turn.
+// Warps take two, three or four output tiles each, blocks more than one turn.
 TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
   struct Size {
     int32_t n_out;
@@ -150,7 +150,9 @@ TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
                                           {8448, 512, 12},
                                           {8448, 512, 28},
                                           {16896 + 48, 512, 20},
-                                          {16896, 512, 32}}) {
+                                          {16896, 512, 32},
+                                          {4096 + 16, 528, 64},
+                                          {6720 + 16, 528, 40}}) {
     expect_bits_of_some(Type::kBF16, n_out, n_in, rows);
   }
 }
@@ -161,7 +163,7 @@ TEST_F(TallMatrix, BlocksOfManyRowsDoNotShow) {
   for (const Type type : {Type::kBF16, Type::kF16, Type::kE4M3}) {
     expect_bits_of_some(type, 8192 + 16, 600, 130);
   }
-  expect_bits_of_some(Type::kBF16, 16896 - 16, 264, 40);
+  expect_bits_of_some(Type::kBF16, 16896 - 16, 264, 70);
   expect_bits_of_some(Type::kBF16, 8192 + 16, 264, 200);
 }
 

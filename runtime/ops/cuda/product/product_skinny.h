@@ -1,4 +1,4 @@
-// Products of 16-bit activations of up to 32 rows: bound by the weights' way from memory. A warp
+// Products of 16-bit activations of up to 64 rows: bound by the weights' way from memory. A warp
 // has one slice of the inner dimension for kTiles output tiles, whose fragments come by
 // asynchronous copies, a few steps at once, into a ring of kPieces pieces in shared memory; up to 8
 // warps of a block have a tile's slices, whose sums meet in shared memory and are folded in the
@@ -17,7 +17,7 @@
 
 namespace outrider::gpu {
 
-inline constexpr int32_t kMostSkinnyRows = 32;
+inline constexpr int32_t kMostSkinnyRows = 64;
 
 // kTiles output tiles per warp, kRowTiles tiles of 8 rows.
 template <Type kWeights, int kOutTiles, int kRowTiles_>
@@ -28,11 +28,14 @@ struct Skinny {
   static constexpr Type kInputs = Weights::kInputs;
   using Packed = typename Weights::Packed;
   static constexpr int kSums = kTiles * kRowTiles;
-  static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
+  // All 64 rows of a group: those that are not there are read too, for one address serves all.
+  static constexpr bool kWholeGroup = kRowTiles * kTileRows == kGroupRows;
+  static constexpr int kRowAddresses = kWholeGroup ? 1 : kRowTiles;
+  static constexpr int kBlocksPerProcessor = kWholeGroup ? 1 : kSums <= 2 ? 3 : 2;
   static constexpr int kStepBytes = 32 * sizeof(Packed);  // of a tile
-  // Of a warp 8 KB are under way, so 128 to 192 KB of a multiprocessor: twice as much, or half
-  // of it, was slower on an H200.
-  static constexpr int kRingBytes = 8192;
+  // So many are under way of a warp, 128 to 192 KB of a multiprocessor: twice as much, or half of
+  // it, was slower on an H200.
+  static constexpr int kRingBytes = kWholeGroup ? 16384 : 8192;
   // Of each tile as many bytes are asked for at once. Long copies are fast: with a half of these an
   // 8B's step took 4% longer.
   static constexpr int kPieceTileBytes = kTiles == 4 ? 1024 : kSums == 1 ? 4096 : 2048;
@@ -41,7 +44,8 @@ struct Skinny {
   static constexpr int kPieces = kRingBytes / (kPieceTileBytes * kTiles);
   static_assert(kPieces >= 2);
   // Steps whose activations, which come from the caches, are under way.
-  static constexpr int kInputDepth = kSums > 4 ? 2 : 4;
+  // With two of a whole group an 8B's step took 8.0 ms on an H200, with four 7.4.
+  static constexpr int kInputDepth = kSums > 4 && !kWholeGroup ? 2 : 4;
   static_assert(kPieceSteps % kInputDepth == 0);
   // Steps without a branch in between, so that they overlap, as far as registers reach: with a
   // branch after each an 8B in fp8 took 1.4 times as long on an H200.
@@ -96,7 +100,7 @@ struct SkinnyWarp {
   // What has come: which piece is next, and how often its arrival has been waited for.
   int32_t piece = 0;
   uint32_t round = 0;
-  const Vector2* inputs[Shape::kRowTiles];  // this lane's
+  const Vector2* inputs[Shape::kRowAddresses];  // this lane's
   Vector2 inputs_ahead[Shape::kInputDepth][Shape::kRowTiles];
   float sums[Shape::kTiles][Shape::kRowTiles][4];
 
@@ -168,8 +172,8 @@ struct SkinnyWarp {
   OUTRIDER_DEVICE void choose_inputs(const ProductArgs& args, int32_t num_rows) {
     const auto lane = static_cast<int32_t>(lane_id());
     OUTRIDER_UNROLL
-    for (int r = 0; r < Shape::kRowTiles; ++r) {
-      const bool is_there = r * kTileRows + lane / 4 < num_rows;
+    for (int r = 0; r < Shape::kRowAddresses; ++r) {
+      const bool is_there = Shape::kWholeGroup || r * kTileRows + lane / 4 < num_rows;
       inputs[r] = static_cast<const Vector2*>(args.in.data) + begin * kGroupVectors +
                   (is_there ? r * 32 : 0) +
                   activation_slot(static_cast<uint32_t>(is_there ? lane : lane % 4));
@@ -193,7 +197,8 @@ struct SkinnyWarp {
   OUTRIDER_DEVICE void load_inputs(int slot, int ahead) {
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
-      inputs_ahead[slot][r] = load_in_order(inputs[r] + ahead * kGroupVectors);
+      const Vector2* const from = inputs[r % Shape::kRowAddresses] + r / Shape::kRowAddresses * 32;
+      inputs_ahead[slot][r] = load_in_order(from + ahead * kGroupVectors);
     }
   }
 
@@ -251,7 +256,7 @@ struct SkinnyWarp {
         ++round;
       }
       OUTRIDER_UNROLL
-      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kSteps * kGroupVectors;
+      for (auto& from : inputs) from += kSteps * kGroupVectors;
     }
   }
 };
@@ -349,15 +354,21 @@ void launch_skinny(Stream& stream, const ProductJob& job) {
 }
 
 // More output tiles per warp mean fewer readings of the activations, but fewer blocks: two per
-// processor of a large device are wanted.
+// processor of a large device are wanted, of a whole group's, which have one to themselves, one.
 inline constexpr int32_t kWantedBlocks = 264;
+inline constexpr int32_t kWantedGroupBlocks = 128;
 
 template <Type kWeights>
 void run_skinny(Stream& stream, const ProductJob& job) {
   const Matrix& weights = job.product.weights;
   const int32_t row_tiles = whole_tiles(job.product.max_rows, kTileRows);
-  const int32_t most_tiles =
-      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * kWantedBlocks);
+  const int32_t blocks =  // of one tile per warp
+      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / kMaxSlices;
+  if (row_tiles > 4) {
+    if (blocks >= 3 * kWantedGroupBlocks) return launch_skinny<Skinny<kWeights, 3, 8>>(stream, job);
+    return launch_skinny<Skinny<kWeights, 2, 8>>(stream, job);
+  }
+  const int32_t most_tiles = blocks / kWantedBlocks;
   if (row_tiles == 1) {
     if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, 2, 1>>(stream, job);
     return launch_skinny<Skinny<kWeights, 1, 1>>(stream, job);
