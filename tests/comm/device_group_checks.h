@@ -62,7 +62,8 @@ inline std::function<void()> meeting_of(TargetGroup& group) {
 }
 
 // meet(): comes back when all members have called it. For members that share a real GPU: freeing
-// memory waits for all that runs there, so for sums that wait for this member.
+// memory waits for all that runs there, so for sums that wait for this member; and while one frees,
+// no other can launch what a third waits for (of a hierarchical group one may end long before).
 inline void check_sums(
     DeviceGroup& group,
     gpu::Device& device,
@@ -85,6 +86,7 @@ inline void check_sums(
       meet();
       group.all_reduce_sum(stream, values.as<float>(), count, fold);
       group.wait(stream);
+      meet();
       device.download_now(host.data(), values.data(), num_bytes);
       const auto end = host.begin() + static_cast<ptrdiff_t>(count);
       EXPECT_EQ(std::vector<float>(end, host.end()), behind)
@@ -150,6 +152,7 @@ inline void check_sum_and_norm(
       meet();
       group.sum_and_norm(stream, {.norm = norm, .part = part.as<float>(), .fold = fold});
       group.wait(stream);
+      meet();
       const auto used = static_cast<size_t>((selected ? 1 : num_rows) * n);
       EXPECT_EQ(first_difference(get(out, used), get(out_alone, used)), -1)
           << group.name() << " rank " << group.rank() << " rows " << num_rows;
