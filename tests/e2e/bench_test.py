@@ -58,6 +58,7 @@ class Kinds(unittest.TestCase):
         for place in topology["ranks"]:
             self.assertGreaterEqual(place["threads"], 1)
             self.assertIn(place["host"], topology["hosts"])
+            self.assertEqual(place["device"], "cpu")
         self.assertEqual(result["options"]["model"], "embedded")
         self.assertIn("numerics", result["options"])
 

@@ -150,8 +150,18 @@ TEST(ReadyBarrier, OneProblemStopsAllWithTheSameSentence) {
   EXPECT_EQ(num_stopped, 4);
 }
 
-TEST(ReadyBarrier, AllReadyGoOn) {
-  run_in_process(3, [](World& world) { ready_barrier(world, RankLayout{2, true}, {}, 30); });
+TEST(ReadyBarrier, AllReadyGoOnAndRankZeroKnowsWhoRunsWhere) {
+  run_in_process(3, [](World& world) {
+    const std::string device = world.rank() == 1 ? "Some GPU" : "cpu";
+    const Readiness readiness{.num_threads = world.rank() + 1, .device = device};
+    const Topology topology = ready_barrier(world, RankLayout{2, true}, readiness, 30);
+    if (world.rank() > 0) return;
+    ASSERT_EQ(topology.ranks.size(), 3);
+    EXPECT_EQ(topology.ranks[1].role, "target[1/2]");
+    EXPECT_EQ(topology.ranks[1].num_threads, 2);
+    EXPECT_EQ(topology.ranks[1].device, "Some GPU");
+    EXPECT_EQ(topology.ranks[2].device, "cpu");
+  });
 }
 
 TEST(Handshake, RanksThatWereToldOtherThingsStopAll) {

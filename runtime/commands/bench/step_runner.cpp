@@ -118,7 +118,7 @@ std::string describe_target(const TargetContext& context) {
     return fmt::format("model {}, {} target rank(s) on {}, quantization {}",
                        context.config.model,
                        context.num_targets,
-                       context.loaded.assignment.device->info().name,
+                       context.loaded.device_name(),
                        context.config.quantization);
   }
   const ops::Context& ctx = *context.loaded.context;

@@ -61,6 +61,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
     target_config = model_config_of(config.model, Role::kTarget);
     grammars = load_grammar_engine(config);
     readiness.translates = loaded.vocabulary != nullptr;
+    readiness.device = loaded.device_name();
   } catch (const std::exception& error) {
     readiness.problem = error.what();
   }

@@ -75,6 +75,7 @@ ReadyTarget start_target(const JobRank& rank) {
                                  rank.layout,
                                  {.problem = problem,
                                   .num_threads = threads.num_threads,
+                                  .device = ready.loaded.device_name(),
                                   .num_kv_blocks = model ? model->options().num_blocks : 0});
   checked_barrier(rank.world, rank.layout, begin_sums(rank, ready.loaded));
   return ready;

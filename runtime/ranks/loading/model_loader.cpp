@@ -141,6 +141,10 @@ void load_on_cpu(LoadedModel& parts,
 
 }  // namespace
 
+std::string LoadedModel::device_name() const {
+  return assignment.device == nullptr ? "cpu" : assignment.device->info().name;
+}
+
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,

@@ -26,6 +26,9 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   std::shared_ptr<const VocabularyMap>
       vocabulary;  // a draft whose ids are not the target's; or null
+
+  // Its GPU's name, or "cpu".
+  std::string device_name() const;
 };
 
 // One rank's shard. On a GPU that of `assignment`, or of a place of its own when that has none.

@@ -55,7 +55,8 @@ Topology ready_barrier(World& world,
         topology.draft_shares_gpu = report.shares_gpu;
       }
       log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
-      topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
+      topology.ranks.push_back(
+          {rank, layout.name(rank), report.host, report.num_threads, report.device});
     }
     return sentence;
   };

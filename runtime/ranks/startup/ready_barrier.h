@@ -13,13 +13,14 @@ namespace outrider {
 struct Readiness {
   std::string problem;        // empty when this rank is ready
   int32_t num_threads = 0;    // this rank computes with; for reports
+  std::string device;         // it computes on: its GPU's name, or "cpu"; for reports
   int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
   bool translates = false;    // a draft whose tokens are not the target's
   bool shares_gpu = false;    // a draft on a target's GPU
   std::string host;           // filled in by the barrier
 };
 void fields_of(auto& wire, Is<Readiness> auto& readiness) {
-  wire.fields(readiness.problem, readiness.num_threads, readiness.num_kv_blocks);
+  wire.fields(readiness.problem, readiness.num_threads, readiness.device, readiness.num_kv_blocks);
   wire.fields(readiness.translates, readiness.shares_gpu, readiness.host);
 }
 
@@ -28,6 +29,7 @@ struct RankPlace {
   std::string role;  // RankLayout::name
   std::string host;
   int num_threads = 0;
+  std::string device;  // as Readiness::device
 };
 
 // Who runs where.

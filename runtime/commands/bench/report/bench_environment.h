@@ -21,7 +21,6 @@ struct BenchEnvironment {
   int num_cores = 0;                      // logical, that this process may use
   int64_t memory_bytes = 0;
   int num_numa_nodes = 1;
-  std::vector<std::string> gpus;
   Topology topology;
   std::array<double, 3> load_at_start = {};  // averages over 1, 5 and 15 minutes
   std::array<double, 3> load_at_end = {};

@@ -26,7 +26,8 @@ Json json_of(const Topology& topology) {
     ranks.push_back({{"rank", place.rank},
                      {"role", place.role},
                      {"host", place.host},
-                     {"threads", place.num_threads}});
+                     {"threads", place.num_threads},
+                     {"device", place.device}});
   }
   return {{"num_ranks", topology.ranks.size()},
           {"hosts", hosts},
@@ -44,7 +45,6 @@ Json json_of(const BenchEnvironment& around) {
                {"num_cores", around.num_cores},
                {"memory_bytes", around.memory_bytes},
                {"num_numa_nodes", around.num_numa_nodes},
-               {"gpus", around.gpus},
                {"topology", json_of(around.topology)},
                {"load_average_at_start", around.load_at_start},
                {"load_average_at_end", around.load_at_end}});
