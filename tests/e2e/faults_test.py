@@ -169,6 +169,23 @@ class LastWords(unittest.TestCase):
         self.assertEqual(len(errors), 1)
         self.assertRegex(errors[0], r"the job has ended: rank 1 \(target\[1/2\] on \S+, process \d+\) is gone")
 
+    def test_the_first_rank_cannot_end_the_job(self):
+        """And mpirun does not: another of the ranks that saw the death does."""
+        with Server(3, *self.SLOW, "-tp", "3", "--watchdog-timeout", "0") as server:
+            ranks = server.rank_pids()
+            calls = server.events("/v1/completions", {"prompt": PROMPTS[0], "ignore_eos": True, "max_tokens": 900})
+            next(calls)
+            os.kill(server.process.pid, signal.SIGSTOP)
+            os.kill(ranks[0], signal.SIGSTOP)
+            os.kill(ranks[2], signal.SIGKILL)
+            end = time.time() + 30
+            while left_of([ranks[1]]) and time.time() < end:
+                time.sleep(0.05)
+            self.assertEqual(left_of([ranks[1]]), [], "it waits for rank 0")
+            os.kill(ranks[0], signal.SIGCONT)
+            os.kill(server.process.pid, signal.SIGCONT)
+            server.wait_end()
+
     def test_the_ranks_disagree(self):
         with Server(2, *PAIR[:2], recovery=False, fault="flip_decision:rank=1,round=60") as server:
             _, error = stream(server, PROMPTS[0], max_tokens=400)

@@ -218,9 +218,9 @@ class MpiWorld final : public World {
   }
 
   [[noreturn]] void abort(const std::string& reason) override {
-    if (was_told_to_end_ || first_ends_) {
+    if (ended_by_ != EndedBy::kThisRank) {
       wait_to_be_ended(reason);
-      if (was_told_to_end_) _exit(kExitAborted);
+      if (ended_by_ == EndedBy::kAnother) _exit(kExitAborted);
     } else if (!is_said_) {
       log_error("{}", reason);
     }
@@ -247,7 +247,7 @@ class MpiWorld final : public World {
     mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, mpi::kAbortTag, MPI_COMM_WORLD, &flag, &status),
                "MPI_Iprobe");
     if (flag != 0) {
-      was_told_to_end_ = true;
+      ended_by_ = EndedBy::kAnother;
       end_reason_ = take_abort_reason(status);
       throw Error(end_reason_);
     }
@@ -266,7 +266,9 @@ class MpiWorld final : public World {
       // All ranks of this host see it now; the first of them ends the job.
       for (int other = 0; other < rank_; ++other) {
         const Peer& first = peers_[static_cast<size_t>(other)];
-        first_ends_ |= first.is_here && !first.has_ended();
+        if (ended_by_ == EndedBy::kThisRank && first.is_here && !first.has_ended()) {
+          ended_by_ = EndedBy::kFirstHere;
+        }
       }
       end_reason_ =
           fmt::format("rank {} ({}, process {}) is gone{}", r, name_of(r), peer.pid, at_round(r));
@@ -372,7 +374,7 @@ class MpiWorld final : public World {
   // One ends the job, the others wait for that: rank 0, when its clients have been told.
   void end_for(const Watchdog::Finding& found) {
     is_said_ = true;
-    was_told_to_end_ = rank_ != (found.rank == 0 ? 1 : 0);
+    if (rank_ != (found.rank == 0 ? 1 : 0)) ended_by_ = EndedBy::kAnother;
     end_reason_ = found.reason;
   }
 
@@ -533,9 +535,14 @@ class MpiWorld final : public World {
       sends_;  // a deque: MPI holds pointers into the elements' bytes
   std::vector<PendingReceive> receives_;
   std::string end_reason_;  // once this rank knows that the job is ending
-  bool was_told_to_end_ = false;
-  bool first_ends_ = false;  // a lower rank of this host, which sees what this one has seen
-  bool is_said_ = false;     // the reason, in this rank's log
+  // Who ends the job, once this rank knows that it must end.
+  enum class EndedBy : uint8_t {
+    kThisRank,
+    kFirstHere,  // a lower rank of this host, which sees what this one has seen
+    kAnother,
+  };
+  EndedBy ended_by_ = EndedBy::kThisRank;
+  bool is_said_ = false;  // the reason, in this rank's log
   std::chrono::steady_clock::time_point last_peer_check_ = std::chrono::steady_clock::now();
   WatchOptions::Roles roles_;
   std::mutex when_lost_mutex_;
