@@ -61,9 +61,10 @@ inline std::function<void()> meeting_of(TargetGroup& group) {
   };
 }
 
-// meet(): comes back when all members have called it. For members that share a real GPU: freeing
-// memory waits for all that runs there, so for sums that wait for this member; and while one frees,
-// no other can launch what a third waits for (of a hierarchical group one may end long before).
+// meet(): comes back when all members have called it, before and after each sum. For members that
+// share a real GPU: freeing memory waits for all that runs there, so for sums that wait for this
+// member; and while one frees, no other can launch what a third waits for (of a hierarchical group
+// one may end long before).
 inline void check_sums(
     DeviceGroup& group,
     gpu::Device& device,
