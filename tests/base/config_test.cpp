@@ -62,6 +62,12 @@ TEST_F(ConfigTest, DefaultsStandWhereNothingIsGiven) {
   EXPECT_TRUE(loaded.given.empty());
 }
 
+TEST_F(ConfigTest, AGpuRunsMoreSequencesAtOnce) {
+  EXPECT_EQ(load_config({}).config.max_num_seqs, 16);
+  EXPECT_EQ(load_config({"--device", "cuda"}).config.max_num_seqs, 64);
+  EXPECT_EQ(load_config({"--device", "cuda", "-np", "2"}).config.max_num_seqs, 2);
+}
+
 TEST_F(ConfigTest, CommandLineOverEnvironmentOverYamlOverDefaults) {
   const std::string file =
       yaml("port: 1\nmax_num_seqs: 2\nblock-size: 3\nspeculative_config:\n  method: ngram\n");
