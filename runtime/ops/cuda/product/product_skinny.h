@@ -342,6 +342,7 @@ inline constexpr int32_t kBlocksAtOnceOfProduct = 132 * Shape::kBlocksPerProcess
 
 template <typename Shape>
 void launch_skinny(Stream& stream, const ProductJob& job) {
+  OUTRIDER_CHECK(whole_tiles(job.product.weights.n_out, kTileOutputs) >= Shape::kTiles);
   const int32_t turns = num_turns<Shape>(job.product.weights);
   const int32_t blocks = std::min(turns, kBlocksAtOnceOfProduct<Shape>);
   launch(stream,
@@ -366,7 +367,8 @@ void run_skinny(Stream& stream, const ProductJob& job) {
       whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / kMaxSlices;
   if (row_tiles > 4) {
     if (blocks >= 3 * kWantedGroupBlocks) return launch_skinny<Skinny<kWeights, 3, 8>>(stream, job);
-    return launch_skinny<Skinny<kWeights, 2, 8>>(stream, job);
+    if (blocks >= 2 * kWantedGroupBlocks) return launch_skinny<Skinny<kWeights, 2, 8>>(stream, job);
+    return launch_skinny<Skinny<kWeights, 1, 8>>(stream, job);
   }
   const int32_t most_tiles = blocks / kWantedBlocks;
   if (row_tiles == 1) {
