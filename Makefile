@@ -26,7 +26,7 @@ test: setup
 	-tools/setup.sh chromium chromium-driver  # 300 MB; without them the chat page's test is skipped
 	tools/python_for_tests.sh build/venv
 	-tools/proxies_for_tests.sh build/proxies
-	ctest --test-dir build --output-on-failure -j $$(($$(nproc) + 1))  # one waits for deadlines most of the time
+	ctest --test-dir build --output-on-failure -j $$(nproc)
 
 # The program without optimisation and with sanitizers: verify, served requests, a batch.
 smoke: setup
