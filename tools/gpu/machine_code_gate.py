@@ -54,8 +54,8 @@ def skinny(weights):
 
 RULES = [
     # A ring of two pieces at least: the first are asked for early, none comes by way of registers.
-    Rule(skinny("[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
-    Rule(skinny("3"), 10, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
+    Rule(skinny("[12]"), 26, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
+    Rule(skinny("3"), 13, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
     Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
     Rule(r"outrider::gpu::wide_product<.*>", 6, {}, {COPY_WEIGHTS: 2}, LOAD_128, {GROUP_MATRIX: 3}),
