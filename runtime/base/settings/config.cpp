@@ -538,7 +538,7 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
         &loaded);
   }
   apply_source(command_line, options, &loaded);
-  // A GPU's step with 64 rows takes 1.7 times as long as with one (docs/gpu.md).
+  // An 8B's step with 64 rows takes an H200 1.7 times as long as with one (docs/gpu.md).
   if (loaded.config.device == "cuda" && !loaded.is_given("max_num_seqs")) {
     loaded.config.max_num_seqs = 64;
   }

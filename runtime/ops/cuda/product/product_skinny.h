@@ -33,8 +33,8 @@ struct Skinny {
   static constexpr int kRowAddresses = kWholeGroup ? 1 : kRowTiles;
   static constexpr int kBlocksPerProcessor = kWholeGroup ? 1 : kSums <= 2 ? 3 : 2;
   static constexpr int kStepBytes = 32 * sizeof(Packed);  // of a tile
-  // So many are under way of a warp, 128 to 192 KB of a multiprocessor: twice as much, or half of
-  // it, was slower on an H200.
+  // So many are under way of a warp (of three tiles 12 KB), 96 to 192 KB of a multiprocessor. Of up
+  // to 32 rows twice as much, or half of it, was slower on an H200.
   static constexpr int kRingBytes = kWholeGroup ? 16384 : 8192;
   // Of each tile as many bytes are asked for at once. Long copies are fast: with a half of these an
   // 8B's step took 4% longer.
