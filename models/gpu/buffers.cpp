@@ -140,6 +140,7 @@ void take_all(const ModelConfig& config,
   }
   if (config.query_growth != 0.0f) take(b.query_factors, floats(positions, 1));
   if (config.alibi) take(b.slopes, floats(shard.heads.size(), 1));
+  take(b.kv_on_device, product_of({config.n_kv_layers(), sizeof(gpu::KvView)}));
 }
 
 void upload(gpu::Device& device, const float* to, const std::vector<float>& values) {
@@ -232,9 +233,11 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
     const size_t half = pages_bytes(pages);
     take(pages.keys, num_halves(config) * half);
     pages.values = static_cast<std::byte*>(pages.keys) + (num_halves(config) - 1) * half;
+    OUTRIDER_CHECK(half / static_cast<size_t>(options.num_blocks) % 16 == 0);  // see fill_blocks()
     kv.push_back(pages);
   }
   stream.wait();
+  device.upload_now(kv_on_device, kv.data(), kv.size() * sizeof(gpu::KvView));
   const int32_t positions = gpu_options.max_positions;
   const RopeConfig local = config.local_rope.value_or(RopeConfig{});
   fill_angles(device, config.rope, config.longest_served(), positions, rotary.angles);

@@ -60,6 +60,7 @@ struct GpuBuffers {
   const float* query_factors = nullptr;  // [max positions] or null
   const float* slopes = nullptr;         // [heads], ALiBi's, or null
   std::vector<gpu::KvView> kv;           // of layers that have any
+  gpu::KvView* kv_on_device = nullptr;
   // Blocks that queued work still reads the names of: a ring that begins anew with each step.
   gpu::PinnedBuffer block_names;
   size_t num_blocks_named = 0;

@@ -480,11 +480,12 @@ void GpuTransformer::fill_blocks(std::span<const int32_t> blocks, bool poison) {
     int32_t* const names = b.block_names.as<int32_t>() + b.num_blocks_named;
     std::copy_n(blocks.begin(), count, names);
     b.num_blocks_named += count;
-    for (const gpu::KvView& kv : b.kv) {
-      ops_.fill_blocks(
-          *stream_,
-          {.kv = kv, .blocks = names, .num_blocks = static_cast<int32_t>(count), .poison = poison});
-    }
+    ops_.fill_blocks(*stream_,
+                     {.kv = b.kv_on_device,
+                      .num_layers = static_cast<int32_t>(b.kv.size()),
+                      .blocks = names,
+                      .num_blocks = static_cast<int32_t>(count),
+                      .poison = poison});
     blocks = blocks.subspan(count);
   }
 }

@@ -37,8 +37,7 @@ int32_t blind_draft_len() { return static_cast<int32_t>(pacing.blind_draft_len);
 
 }  // namespace
 
-Speculation::Speculation(const Config& config)
-    : config_(config), trials_(config.has_worker && !config.drafts_async) {}
+Speculation::Speculation(const Config& config) : config_(config), trials_(config.takes_cores) {}
 
 void Speculation::record_probe(const StepLoad& load, double seconds) {
   for (StepTimes* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);

@@ -24,6 +24,7 @@ class Speculation {
     int32_t longest_draft_len = 16;
     bool has_worker = false;    // a draft model, that takes time
     bool drafts_async = false;  // and works while the target verifies
+    bool takes_cores = false;   // and works on cores that the targets want too
   };
   explicit Speculation(const Config& config);
 

@@ -393,6 +393,8 @@ INSTANTIATE_TEST_SUITE_P(Types, LatentOps, ::testing::Values(Type::kF32, Type::k
 TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
   constexpr size_t kPerBlock = size_t{kKvHeads} * kBlockSize * kHeadDim;
   const size_t block_bytes = kPerBlock * type_bytes(GetParam());
+  const size_t small_bytes = kBlockSize * kHeadDim * type_bytes(GetParam());
+  DeviceArray<uint8_t> small(*device, std::vector<uint8_t>(2 * kNumBlocks * small_bytes, 1));
   DeviceArray<uint8_t> keys(*device, kNumBlocks * block_bytes);
   DeviceArray<uint8_t> values(*device, kNumBlocks * block_bytes);
   for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
@@ -401,14 +403,27 @@ TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
   }
   for (const auto* memory : {&keys, &values}) memory->push();
   const KvView kv = pages_of(GetParam(), keys.device(), values.device());
+  KvView other = pages_of(GetParam(), small.device(), small.device() + kNumBlocks * small_bytes);
+  other.n_kv_heads = 1;  // layers may differ
+  const DeviceArray<KvView> layers(*device, std::vector<KvView>{other, kv});
   const DeviceArray<int32_t> cleared(*device, std::vector<int32_t>{4, 1});
   const DeviceArray<int32_t> poisoned(*device, std::vector<int32_t>{0});
   ops.copy_block(*stream, {.kv = kv, .from = 2, .to = 3});
-  ops.fill_blocks(*stream, {.kv = kv, .blocks = cleared.device(), .num_blocks = 2});
-  ops.fill_blocks(*stream,
-                  {.kv = kv, .blocks = poisoned.device(), .num_blocks = 1, .poison = true});
-  ops.fill_blocks(*stream, {.kv = kv, .blocks = nullptr, .num_blocks = 0});
+  BlockFillArgs fill = {.kv = layers.device(), .num_layers = 2};
+  ops.fill_blocks(*stream, fill);  // none
+  fill.blocks = cleared.device();
+  fill.num_blocks = 2;
+  ops.fill_blocks(*stream, fill);
+  fill.blocks = poisoned.device();
+  fill.num_blocks = 1;
+  fill.poison = true;
+  ops.fill_blocks(*stream, fill);
   stream->wait();
+  small.pull();
+  for (size_t i = 0; i < small.size(); ++i) {
+    const size_t block = i / small_bytes % kNumBlocks;
+    EXPECT_EQ(small[i], block == 0 ? 0xff : block == 1 || block == 4 ? 0 : 1) << i;
+  }
   for (auto* memory : {&keys, &values}) memory->pull();
   for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
     const float key = widen(GetParam(), keys.host(), i);

@@ -29,7 +29,8 @@ struct Pacing {
                .config = config,
                .account = account,
                .epoch = kEpoch,
-               .drafts_async = drafts_async}) {}
+               .drafts_async = drafts_async,
+               .takes_cores = !drafts_async}) {}
 };
 
 void run_coordinator(World& world) {

@@ -43,6 +43,9 @@ class ForwardingWorld : public World {
   int num_ranks_here(int num_ranks) const override { return world_.num_ranks_here(num_ranks); }
   void post(int to, Bytes message) override { world_.post(to, std::move(message)); }
   std::optional<Bytes> poll(int from) override { return world_.poll(from); }
+  void pause_watching(Backoff& backoff, int descriptor) override {
+    world_.pause_watching(backoff, descriptor);
+  }
   size_t num_unsent_bytes(int to) override { return world_.num_unsent_bytes(to); }
   [[noreturn]] void abort(const std::string& reason) override {
     world_.abort(reason);
@@ -293,7 +296,8 @@ void run_rank(Job& job, World& world) {
 SimulationResult simulate_job(uint64_t seed, Sabotage sabotage) {
   set_log_level(LogLevel::kError);
   Setting setting = random_setting(seed, sabotage);
-  if (seed % 10 == 0) setting.num_targets = kTreeFanOut + 3;  // some hear of others what rank 0 says
+  if (seed % 10 == 0)
+    setting.num_targets = kTreeFanOut + 3;  // some hear of others what rank 0 says
   VirtualClock clock;
   const auto begin = JobClock::now();
   Job job(setting);

@@ -10,6 +10,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/comm/group/arena_group.h"
+#include "runtime/comm/world/wake_up.h"
 #include "runtime/comm/world/world.h"
 
 namespace outrider {
@@ -35,11 +36,13 @@ struct Shared {
   Shared(int ranks, const InProcessLink& messages)
       : num_ranks(ranks),
         link(messages),
-        mailboxes(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
+        mailboxes(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)),
+        wake_ups(static_cast<size_t>(ranks)) {}
 
   const int num_ranks;
   const InProcessLink link;
   std::vector<Mailbox> mailboxes;
+  std::vector<WakeUpSocket> wake_ups;  // of each rank
   std::atomic<bool> aborted{false};
   std::mutex abort_mutex;
   std::string abort_reason;
@@ -91,6 +94,7 @@ class ThreadWorld final : public World {
       if (latency.count() > 0) box.messages.back().arrives_at = JobClock::now() + latency;
     }
     JobClock::record_event(latency);
+    if (!JobClock::is_virtual_here()) wake_up(rank_).ring(wake_up(to).name());
   }
   std::optional<Bytes> poll(int from) override {
     Mailbox& box = shared_.mailbox(from, rank_);
@@ -102,6 +106,10 @@ class ThreadWorld final : public World {
     box.messages.pop_front();
     box.num_bytes -= message.size();
     return message;
+  }
+  void pause_watching(Backoff& backoff, int descriptor) override {
+    backoff.pause(
+        [&](std::chrono::microseconds time, auto) { wake_up(rank_).wait(time, descriptor); });
   }
   size_t num_unsent_bytes(int to) override {
     Mailbox& box = shared_.mailbox(rank_, to);
@@ -127,6 +135,8 @@ class ThreadWorld final : public World {
   void finish(int) override {}
 
  private:
+  WakeUpSocket& wake_up(int rank) { return shared_.wake_ups[static_cast<size_t>(rank)]; }
+
   Shared& shared_;
   const int rank_;
 };

@@ -1,8 +1,8 @@
-// Wakes a process of this host that sleeps while it waits for messages: MPI has no wait that gives
+// Wakes a rank of this host that sleeps while it waits for messages: MPI has no wait that gives
 // the core up, and sleeping in steps adds part of a step to every message. A bell is a datagram
 // socket without a file; who posts a message rings it, one byte that says no more than "look". It
 // may be rung without need, and a ring may be lost with its owner; so waits keep a time-out. Used
-// by world/mpi.cpp, on the round's thread.
+// on the ranks' threads.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace outrider {
 
 class WakeUpSocket {
  public:
-  // A bell of this process; without one (no such sockets here) name() is empty.
+  // A rank's bell; without one (no such sockets here) name() is empty.
   WakeUpSocket();
   ~WakeUpSocket();
   WakeUpSocket(const WakeUpSocket&) = delete;

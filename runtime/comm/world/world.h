@@ -13,7 +13,6 @@
 #include "runtime/comm/group/target_group.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/wire.h"
-#include "runtime/comm/world/wake_up.h"
 
 namespace outrider {
 
@@ -37,12 +36,7 @@ class World {
   virtual std::optional<Bytes> poll(int from) = 0;
   // Part of a wait for messages, after poll() gave none: returns at once while backoff is hot,
   // later when one may have come, or when `descriptor` (-1: none) can be read, or after a while.
-  virtual void pause_watching(Backoff& backoff, int descriptor) {
-    if (descriptor < 0) return backoff.pause();
-    backoff.pause([=](std::chrono::microseconds time, std::chrono::microseconds) {
-      wait_readable(descriptor, time);
-    });
-  }
+  virtual void pause_watching(Backoff& backoff, int descriptor) = 0;
   void pause(Backoff& backoff) { pause_watching(backoff, -1); }
   // Bytes posted to that rank that it has not taken yet; grows without end when it is gone.
   virtual size_t num_unsent_bytes(int to) = 0;

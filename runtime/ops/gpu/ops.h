@@ -338,7 +338,8 @@ struct BlockCopyArgs {
   int32_t to = 0;
 };
 struct BlockFillArgs {
-  KvView kv;
+  const KvView* kv = nullptr;  // [num_layers], device memory; a block is whole groups of 16 bytes
+  int32_t num_layers = 0;
   const int32_t* blocks = nullptr;  // [num_blocks], pinned or device memory
   int32_t num_blocks = 0;
   bool poison = false;  // NaN instead of zeros, for tests

@@ -127,26 +127,29 @@ void TargetRank::update_copies() {
     copy.mask = make_token_mask(start.params, grammars_);
     copies_[start.sequence_id] = std::move(copy);
   }
+  fresh_blocks_.clear();
   for (const SequencePlan& planned : plan_.sequences) {
     Copy& copy = copies_.at(planned.sequence_id);
     if (planned.replace_blocks) copy.blocks.clear();
     const size_t num_kept = copy.blocks.size();
     copy.blocks.insert(copy.blocks.end(), planned.new_blocks.begin(), planned.new_blocks.end());
-    clear_fresh_blocks(planned, std::span(copy.blocks).subspan(num_kept), num_kept);
+    add_fresh_blocks(planned, std::span(copy.blocks).subspan(num_kept), num_kept);
   }
+  model_.clear_blocks(fresh_blocks_);  // in one call, which is a launch on a GPU
 }
 
 // Blocks of positions that are all still to be computed begin as zeros, whoever had them before:
 // NaN that a failed, cancelled or preempted sequence left spreads even through masked positions.
 // Blocks before first_position hold KV that is used, and may be others' too.
-void TargetRank::clear_fresh_blocks(const SequencePlan& planned,
-                                    std::span<const int32_t> told,
-                                    size_t num_before) {
+void TargetRank::add_fresh_blocks(const SequencePlan& planned,
+                                  std::span<const int32_t> told,
+                                  size_t num_before) {
   const auto block_size = static_cast<size_t>(model_.options().block_size);
   const size_t num_used =
       (static_cast<size_t>(planned.first_position) + block_size - 1) / block_size;
   const size_t num_skipped = num_used - std::min(num_used, num_before);
-  model_.clear_blocks(told.subspan(std::min(told.size(), num_skipped)));
+  const auto fresh = told.subspan(std::min(told.size(), num_skipped));
+  fresh_blocks_.insert(fresh_blocks_.end(), fresh.begin(), fresh.end());
 }
 
 void TargetRank::build_batch() {

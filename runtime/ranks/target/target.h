@@ -81,9 +81,9 @@ class TargetRank {
   };
 
   void update_copies();
-  void clear_fresh_blocks(const SequencePlan& planned,
-                          std::span<const int32_t> told,
-                          size_t num_before);
+  void add_fresh_blocks(const SequencePlan& planned,
+                        std::span<const int32_t> told,
+                        size_t num_before);
   void build_batch();
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
   void settle_bonus_drafts(const LateDraftTokens& late_tokens);
@@ -103,6 +103,7 @@ class TargetRank {
   std::map<uint64_t, Copy> copies_;
   RoundPlan plan_;
   bool awaits_bonus_drafts_ = false;
+  std::vector<int32_t> fresh_blocks_;
   Batch batch_;
   std::optional<TraceSpan> forward_span_;  // while the step runs
   std::vector<RowSpan> spans_;             // one per planned sequence

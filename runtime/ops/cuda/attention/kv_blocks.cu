@@ -1,4 +1,4 @@
-// Whole blocks of one layer's keys and values: copied, cleared, poisoned.
+// Whole blocks of keys and values: copied, cleared, poisoned.
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/op_table.h"
 #include "runtime/ops/cuda/platform.h"
@@ -8,16 +8,14 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 
-size_t block_bytes(const KvView& kv) {
+constexpr size_t block_bytes(const KvView& kv) {
   return static_cast<size_t>(kv.n_kv_heads) * static_cast<size_t>(kv.block_size) *
          static_cast<size_t>(kv.head_dim) * type_bytes(kv.type);
 }
 
 struct FillKernelArgs {
-  void* keys;
-  void* values;
+  const KvView* kv;  // [layers]
   const int32_t* blocks;
-  size_t vectors_per_block;
   uint32_t bits;
 };
 
@@ -25,11 +23,13 @@ struct FillKernelArgs {
 OUTRIDER_KERNEL(kThreads) void fill_listed_blocks(FillKernelArgs args) {
   wait_for_predecessor();
   let_successor_begin();
+  const KvView kv = args.kv[block_id().z];
   const auto block = static_cast<size_t>(args.blocks[block_id().x]);
-  auto* const to = static_cast<Vector4*>(block_id().y == 0 ? args.keys : args.values) +
-                   block * args.vectors_per_block;
+  const size_t num_vectors = block_bytes(kv) / sizeof(Vector4);
+  auto* const to =
+      static_cast<Vector4*>(block_id().y == 0 ? kv.keys : kv.values) + block * num_vectors;
   const Vector4 value = {args.bits, args.bits, args.bits, args.bits};
-  for (size_t i = thread_id(); i < args.vectors_per_block; i += kThreads) to[i] = value;
+  for (size_t i = thread_id(); i < num_vectors; i += kThreads) to[i] = value;
 }
 
 }  // namespace
@@ -45,17 +45,15 @@ void copy_block(Stream& stream, const BlockCopyArgs& args) {
 }
 
 void fill_blocks(Stream& stream, const BlockFillArgs& args) {
-  const size_t num_bytes = block_bytes(args.kv);
-  OUTRIDER_CHECK(num_bytes % sizeof(Vector4) == 0);
   if (args.num_blocks == 0) return;
   launch(
       stream,
       fill_listed_blocks,
-      {.grid = {static_cast<uint32_t>(args.num_blocks), 2}, .threads = kThreads, .overlaps = true},
-      FillKernelArgs{.keys = args.kv.keys,
-                     .values = args.kv.values,
+      {.grid = {static_cast<uint32_t>(args.num_blocks), 2, static_cast<uint32_t>(args.num_layers)},
+       .threads = kThreads,
+       .overlaps = true},
+      FillKernelArgs{.kv = args.kv,
                      .blocks = args.blocks,
-                     .vectors_per_block = num_bytes / sizeof(Vector4),
                      .bits = args.poison ? 0xffffffffu : 0u});
 }
 
