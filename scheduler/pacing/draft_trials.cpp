@@ -50,26 +50,19 @@ double RoundRate::relative_error(int32_t num_sequences) const {
   return seen + pacing.rate_doubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
 }
 
-// Of a size that was never measured: what the next smaller one uses. Drafts pay the less the more
-// sequences there are, so a larger one without them says nothing. A draft that takes cores first
-// idles where the sequences are twice many: a wave of them is over before its loss is made good.
-DraftTrials::Arm DraftTrials::guess(int32_t own_class) const {
-  const int32_t crowd = class_of(static_cast<int32_t>(2 * pacing.many_sequences));
-  const bool is_crowd = takes_cores_ && own_class >= crowd;
+// Of a size that was never measured. Drafts pay the less the more sequences there are.
+DraftTrials::Arm DraftTrials::guess(int32_t own_class, Arm expected) const {
   const auto above = batches_.lower_bound(own_class);
-  if (above != batches_.begin()) {
-    const auto smaller = std::prev(above);
-    if (!is_crowd || smaller->first >= crowd) return smaller->second.in_use;
-  }
-  return is_crowd ? kIdle : kWorking;
+  const bool smaller_idles = above != batches_.begin() && std::prev(above)->second.in_use == kIdle;
+  return smaller_idles ? kIdle : expected;
 }
 
-DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
+DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences, Arm expected) {
   const int32_t own = class_of(num_sequences);
   const auto found = batches_.find(own);
   if (found != batches_.end()) return found->second;
   Batch begun;
-  begun.in_use = guess(own);
+  begun.in_use = guess(own, expected);
   // A draft that may not pay is not tried by jobs that are too short for its longest trial.
   const double longest_trial = pacing.warm_up_rounds + pacing.most_trial_rounds;
   begun.num_until_trial = std::llround(begun.in_use == kIdle ? longest_trial / pacing.trial_share
@@ -77,9 +70,9 @@ DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
   return batches_.emplace(own, begun).first->second;
 }
 
-DraftTrials::Arm DraftTrials::arm(int32_t num_sequences) const {
+DraftTrials::Arm DraftTrials::arm(int32_t num_sequences, Arm expected) const {
   const auto own = batches_.find(class_of(num_sequences));
-  return own != batches_.end() ? own->second.arm() : guess(class_of(num_sequences));
+  return own != batches_.end() ? own->second.arm() : guess(class_of(num_sequences), expected);
 }
 
 bool DraftTrials::warms_up(int32_t num_sequences) const {
@@ -100,8 +93,9 @@ std::optional<double> DraftTrials::gain(int32_t num_sequences) const {
   return std::exp(own->second.log_gain);
 }
 
-void DraftTrials::record_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm) {
-  Batch& batch = batch_of(num_sequences);
+void DraftTrials::record_round(
+    int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm, Arm expected) {
+  Batch& batch = batch_of(num_sequences, expected);
   if (arm != batch.arm()) return;
   const double tokens = static_cast<double>(num_tokens) / num_sequences;
   ++batch.num_rounds;

@@ -43,17 +43,15 @@ class DraftTrials {
   // What the draft does during a round.
   enum Arm : size_t { kIdle, kWorking };
 
-  // takes_cores: the draft works on cores that the targets want too.
-  explicit DraftTrials(bool takes_cores = false) : takes_cores_(takes_cores) {}
-
-  // Of the next round.
-  Arm arm(int32_t num_sequences) const;
+  // Of the next round. expected: by what is known, should no batch of this size be measured yet.
+  Arm arm(int32_t num_sequences, Arm expected = kWorking) const;
   // The draft has just begun to work, or begun again: its first rounds do not count, and are there
   // to learn how fast it is.
   bool warms_up(int32_t num_sequences) const;
 
   // A round without rows of prompts. arm: what the draft really did.
-  void record_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm);
+  void record_round(
+      int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm, Arm expected = kWorking);
 
   // Null when such rounds were not measured.
   const RoundRate* rate(int32_t num_sequences, Arm arm) const;
@@ -79,13 +77,12 @@ class DraftTrials {
 
     Arm arm() const { return trying ? (in_use == kIdle ? kWorking : kIdle) : in_use; }
   };
-  Arm guess(int32_t own_class) const;
-  Batch& batch_of(int32_t num_sequences);
+  Arm guess(int32_t own_class, Arm expected) const;
+  Batch& batch_of(int32_t num_sequences, Arm expected);
   static void begin_trial(Batch& batch);
   static void judge(Batch& batch, int32_t num_sequences);
   static void end_trial(Batch& batch, bool changes);
 
-  bool takes_cores_;
   std::map<int32_t, Batch> batches_;  // by the logarithm of the number of sequences
 };
 

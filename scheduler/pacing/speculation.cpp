@@ -37,7 +37,7 @@ int32_t blind_draft_len() { return static_cast<int32_t>(pacing.blind_draft_len);
 
 }  // namespace
 
-Speculation::Speculation(const Config& config) : config_(config), trials_(config.takes_cores) {}
+Speculation::Speculation(const Config& config) : config_(config) {}
 
 void Speculation::record_probe(const StepLoad& load, double seconds) {
   for (StepTimes* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
@@ -115,6 +115,31 @@ double Speculation::plain_round_s(const StepLoad& load) const {
   return step_s + overhead.likely({.num_rows = load.num_rows});
 }
 
+// Of a batch that was never measured, of one row a sequence, with a draft that works in turns with
+// the target: by what its best length would bring, as far as steps and acceptance are known. Few
+// sequences draft in any case, to learn these. Of many a wave is over before the loss of a trial is
+// made good.
+DraftTrials::Arm Speculation::expected_arm(const StepLoad& plain) const {
+  const double plain_s = plain_round_s(plain);
+  const bool in_turns = config_.has_worker && !config_.drafts_async;
+  if (!in_turns || plain.num_rows < pacing.many_sequences || plain_s == 0)
+    return DraftTrials::kWorking;
+  constexpr uint64_t kNobody = 0;
+  const SurvivalCurve survival = acceptance_.curve(kNobody, blind_draft_len());
+  StepLoad load = plain;
+  double num_tokens = 1;  // of a sequence
+  double beside_step_s = plain_s - idle_steps_.likely(plain);
+  for (int32_t i = 0; i < blind_draft_len(); ++i) {
+    num_tokens += survival[static_cast<size_t>(i)];
+    load.num_rows += plain.num_rows;
+    load.row_positions += plain.row_positions;
+    beside_step_s += draft_token_s(plain.num_rows);
+    const double round_s = beside_step_s + idle_steps_.likely(load);
+    if (num_tokens * plain_s >= round_s) return DraftTrials::kWorking;
+  }
+  return DraftTrials::kIdle;
+}
+
 // One row for each sequence, over the texts that were read anyway.
 double Speculation::plain_step_s(const RoundRecord& round) const {
   const StepLoad plain = {round.num_sequences, round.load.kv_positions, round.load.kv_positions};
@@ -143,7 +168,9 @@ void Speculation::record_round(const RoundRecord& round) {
       rows,
       usual_overhead_s > 0 ? std::min(overhead_s, pacing.outlier * usual_overhead_s) : overhead_s);
   const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
-  trials_.record_round(round.num_sequences, round.num_tokens, round.total_s, arm);
+  const StepLoad plain = {round.num_sequences, round.load.kv_positions, round.load.kv_positions};
+  trials_.record_round(
+      round.num_sequences, round.num_tokens, round.total_s, arm, expected_arm(plain));
 }
 
 // Tokens per second if this round went with what is at hand, and all to come like it, as far as
@@ -223,7 +250,10 @@ RoundChoice Speculation::choose(const RoundState& state) const {
   const int32_t num_running = std::max(num_sequences, state.num_running);
   if (num_running == 0) return {};
   const bool any_fixed = std::ranges::any_of(state.sequences, &SequenceState::fixed);
-  const bool rests = !any_fixed && trials_.arm(num_running) == DraftTrials::kIdle;
+  StepLoad all = plain_load(state);
+  all.num_rows = num_running;
+  const bool rests =
+      !any_fixed && trials_.arm(num_running, expected_arm(all)) == DraftTrials::kIdle;
   if (num_sequences == 0) return {.draft_works = !rests, .sequences = {}};
   GoodputInputs inputs = what_is_known(state, plain_load(state));
   RoundState seen = state;

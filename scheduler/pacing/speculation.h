@@ -24,7 +24,6 @@ class Speculation {
     int32_t longest_draft_len = 16;
     bool has_worker = false;    // a draft model, that takes time
     bool drafts_async = false;  // and works while the target verifies
-    bool takes_cores = false;   // and works on cores that the targets want too
   };
   explicit Speculation(const Config& config);
 
@@ -60,6 +59,7 @@ class Speculation {
                              const RoundChoice& without) const;
   double rate_of_going(const RoundState& state, const GoodputInputs& inputs, StepLoad load) const;
   double plain_round_s(const StepLoad& load) const;
+  DraftTrials::Arm expected_arm(const StepLoad& plain) const;
   double price_of(int32_t num_sequences, double plain_s) const;
   RoundChoice choose_to_learn(RoundState state, GoodputInputs inputs, double plain_s) const;
   GoodputInputs what_is_known(const RoundState& state, const StepLoad& plain) const;

@@ -570,6 +570,31 @@ TEST(Speculation, ABackupMustPayForItsRows) {
   EXPECT_EQ(dear.choose(with_backup(4)).sequences[0].draft_len, 0);
 }
 
+// Whether a draft begins with a batch of that size. The steps' times by rows are those of a probe.
+bool begins_with(int32_t num_sequences, const std::map<int32_t, double>& steps) {
+  Speculation planner({.has_worker = true});
+  for (const auto& [rows, seconds] : steps) planner.record_probe({.num_rows = rows}, seconds);
+  RoundState state;
+  state.max_rows = 512;
+  for (int32_t i = 1; i <= num_sequences; ++i) {
+    state.sequences.push_back(
+        {.sequence_id = static_cast<uint64_t>(i), .num_context = 1, .limit = 8});
+  }
+  return planner.choose(state).draft_works;
+}
+
+TEST(Speculation, ManySequencesBeginWithoutADraftWhoseRowsCostTooMuch) {
+  // ms of TinyLlama in Q4_0 on two cores (bound by its multipliers), and of an 8B on an H200.
+  const std::map<int32_t, double> cpu = {{1, 19.6}, {5, 23.1}, {17, 60.7}, {64, 220}};
+  const std::map<int32_t, double> gpu = {
+      {1, 4.2}, {5, 4.4}, {17, 4.8}, {32, 5.6}, {64, 6.9}, {128, 11.2}, {256, 17}, {512, 28}};
+  for (const int32_t few : {1, 4, 7}) EXPECT_TRUE(begins_with(few, cpu)) << few << ", to learn";
+  for (const int32_t many : {8, 16, 64}) EXPECT_FALSE(begins_with(many, cpu)) << many;
+  for (const int32_t many : {8, 16, 32}) EXPECT_TRUE(begins_with(many, gpu)) << many;
+  EXPECT_FALSE(begins_with(64, gpu));
+  EXPECT_TRUE(begins_with(64, {})) << "nothing is known";
+}
+
 TEST(Speculation, WithoutCostsItGoesWithAFewTokens) {
   Speculation planner({.has_worker = true});
   RoundState state = outlook_of({0});

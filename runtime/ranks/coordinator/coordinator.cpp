@@ -34,7 +34,6 @@ Coordinator::Coordinator(const Parts& parts)
               .server = parts.draft_server,
               .patience_s = parts.draft_patience_s,
               .drafts_async = parts.async_drafting != AsyncDrafting::kOff,
-              .takes_cores = parts.draft_takes_cores,
               .chooses_draft_len = parts.chooses_draft_len}) {
   status_.ready = true;
   publish_status();

@@ -51,7 +51,6 @@ class Coordinator final : public Engine {
     int32_t max_num_queued_reqs = 256;
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
     AsyncDrafting async_drafting = AsyncDrafting::kOff;
-    bool draft_takes_cores = false;       // the targets' cores
     bool draft_translates = false;        // then no request may choose another
     uint32_t epoch = 0;                   // of the draft rank's first life
     DraftServer* draft_server = nullptr;  // where drafts attach, or null; outlives this

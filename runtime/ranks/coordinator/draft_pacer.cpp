@@ -34,8 +34,7 @@ DraftPacer::DraftPacer(const Parts& parts)
       was_up_(parts.layout.has_draft),
       speculation_({.longest_draft_len = parts.config.num_speculative_tokens,
                     .has_worker = parts.layout.has_draft || parts.server != nullptr,
-                    .drafts_async = parts.drafts_async,
-                    .takes_cores = parts.takes_cores}),
+                    .drafts_async = parts.drafts_async}),
       chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft || parts.server != nullptr) make_client(parts);

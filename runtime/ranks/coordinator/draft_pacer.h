@@ -31,7 +31,6 @@ class DraftPacer {
     DraftServer* server = nullptr;  // where drafts attach, or null; outlives this
     double patience_s = 0;          // see DraftClient
     bool drafts_async = false;
-    bool takes_cores = false;       // the draft's are the targets'
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };
   explicit DraftPacer(const Parts& parts);

@@ -147,7 +147,6 @@ int run_coordinator(const JobRank& rank,
   record_cache_config(planner, config, metrics);
   const std::unique_ptr<DraftServer> draft_server =
       serve_drafts(rank, resources, planner, model_config);
-  const AsyncDrafting async_drafting = async_drafting_of(rank, topology);
   Coordinator coordinator(
       {.world = rank.world,
        .layout = rank.layout,
@@ -157,9 +156,7 @@ int run_coordinator(const JobRank& rank,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(speculative.rejection_sample_method).value(),
-       .async_drafting = async_drafting,
-       .draft_takes_cores =
-           rank.layout.has_draft && async_drafting == AsyncDrafting::kOff && config.device == "cpu",
+       .async_drafting = async_drafting_of(rank, topology),
        .draft_translates = topology.draft_translates,
        .epoch = kFirstDraftEpoch,
        .draft_server = draft_server.get(),

@@ -11,7 +11,7 @@ constexpr int32_t kRowsOfSequence = 8;
 constexpr int32_t kRepeats = 3;
 constexpr double kLongestS = 1.0;
 constexpr int64_t kTokenStride = 7919;  // a prime, so that neighbours are far apart
-constexpr int32_t kRows[] = {1, 5, 17, 65, 257, 1025, 2, 3, 9, 33, 129, 513};
+constexpr int32_t kRows[] = {1, 5, 17, 64, 256, 1024, 2, 3, 9, 32, 128, 512};
 
 int32_t blocks_of_sequence(int32_t block_size) {
   return (kRowsOfSequence + block_size - 1) / block_size;
