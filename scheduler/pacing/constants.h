@@ -50,7 +50,9 @@ struct PacingConstants {
   double rounds_between_trials = 32;
   double earlier_trials_weight = 0.5;  // of all together, by the new one's
   double fallen_rate = 0.7;            // of the rate at the last trial: another one is due
-  double many_sequences = 8;           // they must gain more, for their requests end one by one
+  // They must gain more, for their requests end one by one; and begin idle where that is not
+  // expected.
+  double many_sequences = 8;
   double gain_of_many = 1.05;
   double certain_deviations = 2;  // ends a trial early; half as many change what is in use
 

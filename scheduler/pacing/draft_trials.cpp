@@ -9,16 +9,6 @@
 #include "scheduler/pacing/constants.h"
 
 namespace outrider {
-namespace {
-
-// The nearest power of two. A full batch, of as many as the server takes, is mostly one of these:
-// it stays in its class while one that ended is replaced.
-int32_t class_of(int32_t num_sequences) {
-  const auto doubled_square = 2 * static_cast<uint64_t>(num_sequences) * num_sequences;
-  return (static_cast<int32_t>(std::bit_width(doubled_square)) - 1) / 2;
-}
-
-}  // namespace
 
 double RoundRate::without_outlier(double seconds) {
   last_s_[num_seen_++ % last_s_.size()] = seconds;
@@ -50,45 +40,55 @@ double RoundRate::relative_error(int32_t num_sequences) const {
   return seen + pacing.rate_doubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
 }
 
+int32_t DraftTrials::usual_size(int32_t num_sequences) {
+  const auto doubled_square = 2 * static_cast<uint64_t>(num_sequences) * num_sequences;
+  return 1 << ((std::bit_width(doubled_square) - 1) / 2);
+}
+
 // Of a size that was never measured. Drafts pay the less the more sequences there are.
-DraftTrials::Arm DraftTrials::guess(int32_t own_class, Arm expected) const {
-  const auto above = batches_.lower_bound(own_class);
+DraftTrials::Arm DraftTrials::guess(int32_t size, Arm expected) const {
+  const auto above = batches_.lower_bound(size);
   const bool smaller_idles = above != batches_.begin() && std::prev(above)->second.in_use == kIdle;
   return smaller_idles ? kIdle : expected;
 }
 
 DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences, Arm expected) {
-  const int32_t own = class_of(num_sequences);
-  const auto found = batches_.find(own);
-  if (found != batches_.end()) return found->second;
+  const int32_t size = usual_size(num_sequences);
+  const Arm guessed = guess(size, expected);
+  const auto found = batches_.find(size);
+  if (found != batches_.end() && !(found->second.idles_untried() && guessed == kWorking))
+    return found->second;
   Batch begun;
-  begun.in_use = guess(own, expected);
+  begun.in_use = guessed;
   // A draft that may not pay is not tried by jobs that are too short for its longest trial.
   const double longest_trial = pacing.warm_up_rounds + pacing.most_trial_rounds;
   begun.num_until_trial = std::llround(begun.in_use == kIdle ? longest_trial / pacing.trial_share
                                                              : pacing.rounds_before_trial);
-  return batches_.emplace(own, begun).first->second;
+  if (found != batches_.end()) begun.rates[kIdle] = found->second.rates[kIdle];
+  return batches_.insert_or_assign(size, begun).first->second;
 }
 
 DraftTrials::Arm DraftTrials::arm(int32_t num_sequences, Arm expected) const {
-  const auto own = batches_.find(class_of(num_sequences));
-  return own != batches_.end() ? own->second.arm() : guess(class_of(num_sequences), expected);
+  const int32_t size = usual_size(num_sequences);
+  const auto own = batches_.find(size);
+  const bool is_known = own != batches_.end() && !own->second.idles_untried();
+  return is_known ? own->second.arm() : guess(size, expected);
 }
 
 bool DraftTrials::warms_up(int32_t num_sequences) const {
-  const auto own = batches_.find(class_of(num_sequences));
+  const auto own = batches_.find(usual_size(num_sequences));
   return own == batches_.end() ||
          static_cast<double>(own->second.num_rounds) < pacing.warm_up_rounds;
 }
 
 const RoundRate* DraftTrials::rate(int32_t num_sequences, Arm arm) const {
-  const auto own = batches_.find(class_of(num_sequences));
+  const auto own = batches_.find(usual_size(num_sequences));
   if (own == batches_.end() || own->second.rates[arm].num_rounds() == 0) return nullptr;
   return &own->second.rates[arm];
 }
 
 std::optional<double> DraftTrials::gain(int32_t num_sequences) const {
-  const auto own = batches_.find(class_of(num_sequences));
+  const auto own = batches_.find(usual_size(num_sequences));
   if (own == batches_.end() || own->second.weight == 0) return std::nullopt;
   return std::exp(own->second.log_gain);
 }

@@ -1,6 +1,7 @@
-// Whether a draft model at work is worth what it takes from the target. Nothing is modelled: rounds
-// with the draft idle and rounds with it at work are measured in turns, for each size of the batch,
-// and the kind that makes more tokens per second goes on. Plain values; no clock.
+// Whether a draft model at work is worth what it takes from the target. It is measured: rounds with
+// the draft idle and rounds with it at work take turns, for each size of the batch, and the kind
+// that makes more tokens per second goes on. Only how a size begins is expected. Plain values; no
+// clock.
 #pragma once
 
 #include <array>
@@ -43,7 +44,11 @@ class DraftTrials {
   // What the draft does during a round.
   enum Arm : size_t { kIdle, kWorking };
 
-  // Of the next round. expected: by what is known, should no batch of this size be measured yet.
+  // What a batch counts as: the nearest power of two. A full one, of as many as the server takes,
+  // is mostly such a number: it stays what it is while a sequence that ended is replaced.
+  static int32_t usual_size(int32_t num_sequences);
+
+  // Of the next round. expected: of a batch of the usual size, while none was tried both ways.
   Arm arm(int32_t num_sequences, Arm expected = kWorking) const;
   // The draft has just begun to work, or begun again: its first rounds do not count, and are there
   // to learn how fast it is.
@@ -76,14 +81,15 @@ class DraftTrials {
     double weight = 0;
 
     Arm arm() const { return trying ? (in_use == kIdle ? kWorking : kIdle) : in_use; }
+    bool idles_untried() const { return in_use == kIdle && !trying && weight == 0; }
   };
-  Arm guess(int32_t own_class, Arm expected) const;
+  Arm guess(int32_t size, Arm expected) const;
   Batch& batch_of(int32_t num_sequences, Arm expected);
   static void begin_trial(Batch& batch);
   static void judge(Batch& batch, int32_t num_sequences);
   static void end_trial(Batch& batch, bool changes);
 
-  std::map<int32_t, Batch> batches_;  // by the logarithm of the number of sequences
+  std::map<int32_t, Batch> batches_;  // by usual_size()
 };
 
 }  // namespace outrider

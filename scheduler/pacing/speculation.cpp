@@ -115,27 +115,32 @@ double Speculation::plain_round_s(const StepLoad& load) const {
   return step_s + overhead.likely({.num_rows = load.num_rows});
 }
 
-// Of a batch that was never measured, of one row a sequence, with a draft that works in turns with
-// the target: by what its best length would bring, as far as steps and acceptance are known. Few
-// sequences draft in any case, to learn these. Of many a wave is over before the loss of a trial is
-// made good.
-DraftTrials::Arm Speculation::expected_arm(const StepLoad& plain) const {
-  const double plain_s = plain_round_s(plain);
+// Of a batch that was never tried both ways, with a draft that works in turns with the target: by
+// what its best length would bring, as far as steps and acceptance are known. Few sequences draft
+// in any case, to learn these. Of many a wave is over before the loss of a trial is made good.
+// kv_positions: of num_sequences.
+DraftTrials::Arm Speculation::expected_arm(int32_t num_sequences, int64_t kv_positions) const {
+  const int32_t size = DraftTrials::usual_size(num_sequences);
+  const int64_t positions = kv_positions * size / num_sequences;
+  StepLoad load = {size, positions, positions};
+  const double step_s = idle_steps_.likely(load);
   const bool in_turns = config_.has_worker && !config_.drafts_async;
-  if (!in_turns || plain.num_rows < pacing.many_sequences || plain_s == 0)
-    return DraftTrials::kWorking;
+  if (!in_turns || size < pacing.many_sequences || step_s == 0) return DraftTrials::kWorking;
+  // Large models are probed with few rows only; how step times go on from there is not known.
+  if (2 * size > idle_steps_.most_rows())
+    return size < 2 * pacing.many_sequences ? DraftTrials::kWorking : DraftTrials::kIdle;
   constexpr uint64_t kNobody = 0;
   const SurvivalCurve survival = acceptance_.curve(kNobody, blind_draft_len());
-  StepLoad load = plain;
+  const double plain_s = plain_round_s(load);
   double num_tokens = 1;  // of a sequence
-  double beside_step_s = plain_s - idle_steps_.likely(plain);
+  double beside_step_s = plain_s - step_s + link_s_;
   for (int32_t i = 0; i < blind_draft_len(); ++i) {
     num_tokens += survival[static_cast<size_t>(i)];
-    load.num_rows += plain.num_rows;
-    load.row_positions += plain.row_positions;
-    beside_step_s += draft_token_s(plain.num_rows);
+    load.num_rows += size;
+    load.row_positions += positions;
+    beside_step_s += draft_token_s(size);
     const double round_s = beside_step_s + idle_steps_.likely(load);
-    if (num_tokens * plain_s >= round_s) return DraftTrials::kWorking;
+    if (num_tokens * plain_s >= pacing.gain_of_many * round_s) return DraftTrials::kWorking;
   }
   return DraftTrials::kIdle;
 }
@@ -168,9 +173,11 @@ void Speculation::record_round(const RoundRecord& round) {
       rows,
       usual_overhead_s > 0 ? std::min(overhead_s, pacing.outlier * usual_overhead_s) : overhead_s);
   const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
-  const StepLoad plain = {round.num_sequences, round.load.kv_positions, round.load.kv_positions};
-  trials_.record_round(
-      round.num_sequences, round.num_tokens, round.total_s, arm, expected_arm(plain));
+  trials_.record_round(round.num_sequences,
+                       round.num_tokens,
+                       round.total_s,
+                       arm,
+                       expected_arm(round.num_sequences, round.load.kv_positions));
 }
 
 // Tokens per second if this round went with what is at hand, and all to come like it, as far as
@@ -250,10 +257,8 @@ RoundChoice Speculation::choose(const RoundState& state) const {
   const int32_t num_running = std::max(num_sequences, state.num_running);
   if (num_running == 0) return {};
   const bool any_fixed = std::ranges::any_of(state.sequences, &SequenceState::fixed);
-  StepLoad all = plain_load(state);
-  all.num_rows = num_running;
-  const bool rests =
-      !any_fixed && trials_.arm(num_running, expected_arm(all)) == DraftTrials::kIdle;
+  const DraftTrials::Arm expected = expected_arm(num_running, plain_load(state).kv_positions);
+  const bool rests = !any_fixed && trials_.arm(num_running, expected) == DraftTrials::kIdle;
   if (num_sequences == 0) return {.draft_works = !rests, .sequences = {}};
   GoodputInputs inputs = what_is_known(state, plain_load(state));
   RoundState seen = state;

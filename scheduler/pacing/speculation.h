@@ -59,7 +59,7 @@ class Speculation {
                              const RoundChoice& without) const;
   double rate_of_going(const RoundState& state, const GoodputInputs& inputs, StepLoad load) const;
   double plain_round_s(const StepLoad& load) const;
-  DraftTrials::Arm expected_arm(const StepLoad& plain) const;
+  DraftTrials::Arm expected_arm(int32_t num_sequences, int64_t kv_positions) const;
   double price_of(int32_t num_sequences, double plain_s) const;
   RoundChoice choose_to_learn(RoundState state, GoodputInputs inputs, double plain_s) const;
   GoodputInputs what_is_known(const RoundState& state, const StepLoad& plain) const;

@@ -40,6 +40,8 @@ class StepTimes {
                             double positions_per_row) const;
 
   bool empty() const { return buckets_.empty(); }
+  // The most that were timed; 0 when nothing is known.
+  double most_rows() const { return levels_.empty() ? 0 : levels_.back().rows; }
   // Seconds per position read, and per position attended to by a row.
   double kv_position_s() const { return slopes_.seconds()[0]; }
   double row_position_s() const { return slopes_.seconds()[1]; }

@@ -88,7 +88,7 @@ TEST(StepProbe, TheShortestOfAFewCountsAndTimeIsBounded) {
     rows.insert(probe.load.num_rows);
     EXPECT_NEAR(probe.seconds, 1e-4 * probe.load.num_rows, 1e-12);
   }
-  EXPECT_EQ(rows, (std::set<int32_t>{1, 2, 3, 5, 9, 17, 33}));
+  EXPECT_EQ(rows, (std::set<int32_t>{1, 2, 3, 5, 9, 17, 32, 64}));
 
   num_calls = 0;
   const auto few = probe_steps(4096, [&](int32_t) { return ++num_calls, 0.4; });

@@ -128,6 +128,16 @@ TEST(DraftTrials, ADraftThatIsExpectedNotToPayIsTriedOnceThereIsTime) {
   EXPECT_EQ(trials.arm(32), kWorking);
 }
 
+TEST(DraftTrials, AnIdleBeginningEndsWhenMoreIsExpected) {
+  DraftTrials trials;
+  Job job{.num_sequences = 16, .working_s = 2, .expected = kIdle};
+  EXPECT_EQ(job.run(trials, 100), 100);
+  job.expected = kWorking;
+  EXPECT_LE(job.run(trials, 100), 20) << "those of its trials";
+  job.expected = kIdle;
+  EXPECT_LE(job.run(trials, 100), 20) << "what was measured decides";
+}
+
 TEST(DraftTrials, RoundsWithoutTimeOrTokensDecideNothing) {
   DraftTrials trials;
   for (int i = 0; i < 1000; ++i) trials.record_round(3, 0, 0, trials.arm(3));
