@@ -121,19 +121,19 @@ double Speculation::plain_round_s(const StepLoad& load) const {
 // kv_positions: of num_sequences.
 DraftTrials::Arm Speculation::expected_arm(int32_t num_sequences, int64_t kv_positions) const {
   const int32_t size = DraftTrials::usual_size(num_sequences);
+  const bool in_turns = config_.has_worker && !config_.drafts_async;
+  if (!in_turns || size < pacing.many_sequences) return DraftTrials::kWorking;
   const int64_t positions = kv_positions * size / num_sequences;
   StepLoad load = {size, positions, positions};
-  const double step_s = idle_steps_.likely(load);
-  const bool in_turns = config_.has_worker && !config_.drafts_async;
-  if (!in_turns || size < pacing.many_sequences || step_s == 0) return DraftTrials::kWorking;
+  const double plain_s = plain_round_s(load);
+  if (plain_s == 0) return DraftTrials::kWorking;
   // Large models are probed with few rows only; how step times go on from there is not known.
   if (2 * size > idle_steps_.most_rows())
     return size < 2 * pacing.many_sequences ? DraftTrials::kWorking : DraftTrials::kIdle;
   constexpr uint64_t kNobody = 0;
   const SurvivalCurve survival = acceptance_.curve(kNobody, blind_draft_len());
-  const double plain_s = plain_round_s(load);
   double num_tokens = 1;  // of a sequence
-  double beside_step_s = plain_s - step_s + link_s_;
+  double beside_step_s = plain_s - idle_steps_.likely(load) + link_s_;
   for (int32_t i = 0; i < blind_draft_len(); ++i) {
     num_tokens += survival[static_cast<size_t>(i)];
     load.num_rows += size;

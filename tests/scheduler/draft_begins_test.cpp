@@ -44,6 +44,11 @@ TEST(DraftBegins, ManySequencesBeginWithoutADraftWhoseRowsCostTooMuch) {
   Speculation slow_draft = in_turns(gpu_steps);
   slow_draft.record_draft_work(1, 16, 3, true);
   EXPECT_FALSE(begins_with(16, slow_draft));
+  Speculation far_draft = in_turns(gpu_steps);
+  far_draft.record_draft_work(1, 16, 0.1, true);
+  EXPECT_TRUE(begins_with(16, far_draft));
+  for (int i = 0; i < 200; ++i) far_draft.record_first_tokens(5, 16, 1);
+  EXPECT_FALSE(begins_with(16, far_draft));
   // Three tokens pay where one and two do not.
   EXPECT_TRUE(begins_with(8, in_turns({{8, 1}, {16, 2}, {24, 2}, {32, 2}, {64, 4}})));
   EXPECT_FALSE(begins_with(8, in_turns({{8, 1}, {16, 2}, {24, 3}, {32, 4}, {64, 8}})));

@@ -11,6 +11,8 @@ constexpr int32_t kRowsOfSequence = 8;
 constexpr int32_t kRepeats = 3;
 constexpr double kLongestS = 1.0;
 constexpr int64_t kTokenStride = 7919;  // a prime, so that neighbours are far apart
+// The widest gaps first, should the time be over soon. Many rows are whole tiles of a GPU's
+// products: a row more takes the time of a tile more.
 constexpr int32_t kRows[] = {1, 5, 17, 64, 256, 1024, 2, 3, 9, 32, 128, 512};
 
 int32_t blocks_of_sequence(int32_t block_size) {
