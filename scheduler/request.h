@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,8 +48,8 @@ struct SpeculationStats {
 };
 
 struct ResultEvent {
-  std::vector<int32_t> tokens;
-  std::vector<TokenOrigin> origins;     // one per token
+  ShortList<int32_t, 16> tokens;
+  ShortList<TokenOrigin, 16> origins;   // one per token
   std::vector<TokenLogprobs> logprobs;  // one per token when asked for
   std::vector<TokenLogprobs>
       prompt_logprobs;  // once, before the first token, when asked for: prompt[1..]
@@ -77,7 +76,8 @@ class ResultStream {
  private:
   std::mutex mutex_;
   ClockCondition arrived_;
-  std::deque<ResultEvent> events_;
+  std::vector<ResultEvent> events_;  // those in front of next_ were taken
+  size_t next_ = 0;
 };
 
 // An event that its stream has not been given yet.

@@ -63,7 +63,7 @@ struct SequencePlan {
   // The block table is new_blocks from now on: after preemption, and when unused blocks at its end
   // were taken back. KV before first_position stays where it is.
   bool replace_blocks = false;
-  std::vector<int32_t> new_blocks;          // appended to the block table
+  ShortList<int32_t, 4> new_blocks;         // appended to the block table
   BlockSource source = BlockSource::kNone;  // of `draft`; stays with the coordinator
 };
 
@@ -73,7 +73,8 @@ struct RoundPlan {
   std::vector<uint64_t> ends;  // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
-  std::vector<std::shared_ptr<const Grammar>> grammars;  // of later starts, to be compiled meanwhile
+  std::vector<std::shared_ptr<const Grammar>>
+      grammars;  // of later starts, to be compiled meanwhile
   // Not 0: no round at all, but one forward pass of so many made-up rows, to see what it takes.
   // Before the first request: it writes into KV blocks that nobody holds yet.
   int32_t num_probe_rows = 0;
@@ -133,11 +134,14 @@ uint64_t digest(uint64_t round, const RoundDecision& decision);
 // "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft
 // notice a gap. A second one for the same round, mostly without tokens, tells that the round has
 // begun.
+// Mostly those of one round.
+using CommittedTokens = ShortList<int32_t, 16>;
+
 struct DraftCommit {
   uint64_t sequence_id = 0;
   uint32_t round = 0;             // the sampling round the block will be verified in
   int32_t num_tokens_before = 0;  // length before the new tokens
-  std::vector<int32_t> tokens;    // committed since the last message
+  CommittedTokens tokens;         // committed since the last message
   int32_t draft_len = 0;          // 0 = just keep up
   // Tokens of the block for `round` that are being verified now (0: a plain step): the draft works
   // ahead to round + 1. -1: the round has not begun, the block for it is urgent.

@@ -120,7 +120,7 @@ void Generation::resume(Choice& choice) {
   if (num_before_last >= call_.params.min_tokens &&
       std::ranges::binary_search(stops, event.tokens.back())) {
     event.stop_token = event.tokens.back();
-    event.tokens.pop_back();
+    event.tokens.resize(event.tokens.size() - 1);
     event.finish_reason = FinishReason::kStop;
   } else if (num_before_last + 1 >= call_.params.max_tokens) {
     event.finish_reason = FinishReason::kLength;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -23,13 +24,17 @@ class ShortList {
   using value_type = T;
 
   ShortList() {}  // NOLINT: the elements' memory stays as it is
-  ShortList(std::initializer_list<T> elements) { copy(elements); }
-  explicit ShortList(std::span<const T> elements) { copy(elements); }
-  ShortList(const std::vector<T>& elements) { copy(elements); }  // NOLINT: a list is a list
-  ShortList(const ShortList& other) { copy(other); }
+  ShortList(std::initializer_list<T> elements) { assign(elements); }
+  explicit ShortList(std::span<const T> elements) { assign(elements); }
+  template <std::contiguous_iterator Iterator>
+  ShortList(Iterator begin, Iterator end) {
+    assign({begin, end});
+  }
+  ShortList(const std::vector<T>& elements) { assign(elements); }  // NOLINT: a list is a list
+  ShortList(const ShortList& other) { assign(other); }
   ShortList(ShortList&& other) noexcept { take(std::move(other)); }
   ShortList& operator=(const ShortList& other) {
-    if (this != &other) copy(other);
+    if (this != &other) assign(other);
     return *this;
   }
   ShortList& operator=(ShortList&& other) noexcept {
@@ -72,6 +77,16 @@ class ShortList {
     if (many_.empty()) move_to_many(size);
     many_.resize(size);
   }
+  // Not of its own elements.
+  void assign(std::span<const T> elements) {
+    clear();
+    if (elements.size() > kUsual) {
+      many_.assign(elements.begin(), elements.end());
+      return;
+    }
+    std::copy(elements.begin(), elements.end(), few());
+    num_few_ = static_cast<uint32_t>(elements.size());
+  }
   void clear() {
     many_.clear();
     num_few_ = 0;
@@ -85,16 +100,6 @@ class ShortList {
   T* few() { return reinterpret_cast<T*>(memory_); }
   const T* few() const { return reinterpret_cast<const T*>(memory_); }
 
-  // Not of its own elements.
-  void copy(std::span<const T> elements) {
-    clear();
-    if (elements.size() > kUsual) {
-      many_.assign(elements.begin(), elements.end());
-      return;
-    }
-    std::copy(elements.begin(), elements.end(), few());
-    num_few_ = static_cast<uint32_t>(elements.size());
-  }
   void take(ShortList&& other) noexcept {
     many_ = std::move(other.many_);
     num_few_ = std::exchange(other.num_few_, 0);

@@ -2,8 +2,8 @@
 #include "scheduler/batching/draft_ledger.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "scheduler/verification/rules.h"
@@ -97,47 +97,45 @@ bool DraftLedger::open(Sequence& sequence, DraftRequest& request) const {
 
 void DraftLedger::commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const {
   DraftView& view = sequence.draft_view;
-  DraftCommit commit;
-  commit.sequence_id = sequence.id();
-  commit.round = sequence.round();
-  commit.num_tokens_before = view.num_known_tokens;
-  commit.tokens.assign(sequence.tokens().begin() + view.num_known_tokens, sequence.tokens().end());
-  commit.draft_len = draft_len;
-  commit.in_flight = drafts_async(sequence) ? view.num_in_flight : -1;
-  request.commits.push_back(std::move(commit));
+  request.commits.push_back(
+      {.sequence_id = sequence.id(),
+       .round = sequence.round(),
+       .num_tokens_before = view.num_known_tokens,
+       .tokens = {sequence.tokens().begin() + view.num_known_tokens, sequence.tokens().end()},
+       .draft_len = draft_len,
+       .in_flight = drafts_async(sequence) ? view.num_in_flight : -1});
   view.num_known_tokens = sequence.num_tokens();
 }
 
-// How many tokens can be used of those that begin at index `first` of a block. The worker's word is
-// not trusted: the accept rule divides by its numbers.
-size_t DraftLedger::num_well_formed(const Sequence& sequence,
-                                    size_t first,
-                                    const std::vector<DraftToken>& tokens) const {
-  // Asked for when the length was another, maybe. Who drafts asynchronously goes on by the bonus
-  // draft token.
-  int32_t most = config_.num_speculative_tokens + 1;
-  if (!drafts_async(sequence)) {
-    most = sequence.draft_len_limit(
-        sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
-  }
-  const int32_t vocab_size =
-      config_.vocab_size > 0 ? config_.vocab_size : std::numeric_limits<int32_t>::max();
-  const ptrdiff_t room = std::max<ptrdiff_t>(most - static_cast<ptrdiff_t>(first), 0);
-  const auto end = tokens.begin() + std::min(room, std::ssize(tokens));
-  const auto bad = std::find_if(tokens.begin(), end, [&](const DraftToken& token) {
-    return !valid_draft(token, vocab_size);
-  });
-  return static_cast<size_t>(bad - tokens.begin());
+// Of a block. It may have been asked for when the length was another. Who drafts asynchronously
+// goes on by the bonus draft token.
+size_t DraftLedger::most_tokens(const Sequence& sequence) const {
+  const int32_t longest = config_.num_speculative_tokens;
+  if (drafts_async(sequence)) return static_cast<size_t>(longest) + 1;
+  return static_cast<size_t>(
+      sequence.draft_len_limit(sequence.num_tokens(), longest, config_.max_model_len));
 }
 
-bool DraftLedger::offer(PackedBlock block) {
+// How many tokens can be used of those at hand from index `first` on. The worker's word is not
+// trusted: the accept rule divides by its numbers.
+size_t DraftLedger::num_well_formed(const Sequence& sequence, size_t first) const {
+  const int32_t vocab_size =
+      config_.vocab_size > 0 ? config_.vocab_size : std::numeric_limits<int32_t>::max();
+  const std::span<const DraftToken> block = sequence.draft_view.block;
+  const size_t end = std::min(block.size(), most_tokens(sequence));
+  size_t good = first;
+  while (good < end && valid_draft(block[good], vocab_size)) ++good;
+  return good - first;
+}
+
+bool DraftLedger::offer(const PackedBlock& block) {
   if (!uses_model()) return false;
   Sequence* sequence = pool_.find(block.sequence_id);
   bool taken = false;
   if (sequence != nullptr && block.round == sequence->round()) {
-    taken = take_block(*sequence, std::move(block));
+    taken = take_block(*sequence, block);
   } else if (sequence != nullptr && block.round == sequence->round() + 1) {
-    taken = take_prepared(*sequence, std::move(block));
+    taken = take_prepared(*sequence, block);
   }
   if (!taken) ++counters_.num_stale_blocks;
   return taken;
@@ -152,7 +150,7 @@ bool DraftLedger::awaits_tokens(uint64_t sequence_id) const {
 }
 
 // Tokens for the next round or, while it is in flight, behind those that are being verified.
-bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
+bool DraftLedger::take_block(Sequence& sequence, const PackedBlock& block) {
   DraftView& view = sequence.draft_view;
   if (block.base_len != sequence.num_tokens() || view.is_complete) return false;
   if (block.first < 0 || static_cast<size_t>(block.first) != view.block.size()) return false;
@@ -160,28 +158,26 @@ bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
   // What was prepared for the outcome that came is a block like any other.
   const bool guessed = async && block.guess == sequence.tokens().back();
   if (block.guess != -1 && !guessed) return false;
-  auto tokens = block.tokens.unpack();
-  if (!tokens || num_well_formed(sequence, view.block.size(), *tokens) < tokens->size()) {
+  const size_t num_before = view.block.size();
+  const bool too_long = num_before + block.tokens.size() > most_tokens(sequence);
+  if (too_long && block.tokens.size() > 0) return false;
+  if (!block.tokens.unpack(view.block) ||
+      num_well_formed(sequence, num_before) < block.tokens.size()) {
+    view.block.resize(num_before);
     return false;
   }
-  view.is_complete = !async || tokens->empty();
-  view.block.insert(view.block.end(),
-                    std::make_move_iterator(tokens->begin()),
-                    std::make_move_iterator(tokens->end()));
+  view.is_complete = !async || block.tokens.size() == 0;
   return true;
 }
 
 // Tokens for the round after the one in flight, behind one of its possible outcomes.
-bool DraftLedger::take_prepared(Sequence& sequence, PackedBlock block) {
+bool DraftLedger::take_prepared(Sequence& sequence, const PackedBlock& block) {
   DraftView& view = sequence.draft_view;
   if (!drafts_async(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
   const int64_t num_accepted = int64_t{block.base_len} - sequence.num_tokens() - 1;
   if (num_accepted < 0 || num_accepted > view.num_in_flight) return false;
-  const size_t num_tokens = block.tokens.size();
-  if (!view.outcomes.store(block.base_len, block.guess, block.first, std::move(block.tokens))) {
-    return false;
-  }
-  counters_.num_prepared_tokens += num_tokens;
+  if (!view.outcomes.store(block.base_len, block.guess, block.first, block.tokens)) return false;
+  counters_.num_prepared_tokens += block.tokens.size();
   return true;
 }
 
@@ -200,6 +196,7 @@ RoundState DraftLedger::state() const {
   const bool has_worker = config_.draft_method == DraftMethod::kDraftModel;
   RoundState state;
   state.max_rows = config_.max_num_batched_tokens;
+  state.sequences.reserve(pool_.running().size());
   for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() > 1) continue;
     SequenceState& one = state.sequences.emplace_back();
@@ -333,14 +330,15 @@ DraftResult DraftLedger::result_of(const Sequence& sequence,
 std::optional<int32_t> DraftLedger::look_up(Sequence& sequence) {
   DraftView& view = sequence.draft_view;
   const size_t num_prepared = view.outcomes.num_tokens();
-  auto prepared = view.outcomes.take(sequence.num_tokens(), sequence.tokens().back());
-  counters_.num_prepared_dropped += num_prepared - (prepared ? prepared->size() : 0);
+  view.outcomes.take(sequence.num_tokens(), sequence.tokens().back(), view.block);
+  counters_.num_prepared_dropped += num_prepared - view.block.size();
   const bool was_told = view.num_told_rounds == sequence.round();
-  if (!was_told || limit_now(sequence) == 0) return std::nullopt;
+  if (!was_told || limit_now(sequence) == 0) {
+    view.block.clear();
+    return std::nullopt;
+  }
   ++counters_.num_lookups;
-  if (!prepared) return 0;
-  prepared->resize(num_well_formed(sequence, 0, *prepared));
-  view.block = std::move(*prepared);
+  view.block.resize(num_well_formed(sequence, 0));
   view.was_prepared = !view.block.empty();
   if (view.was_prepared) ++counters_.num_hits;
   return static_cast<int32_t>(view.block.size());

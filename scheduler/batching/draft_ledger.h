@@ -32,7 +32,7 @@ class DraftLedger {
   // What the draft has not heard yet. Of sequences that draft asynchronously: which of their rounds
   // have begun, and with `asks` the new text of those that wait for their next round.
   DraftRequest take_request(bool asks);
-  bool offer(PackedBlock block);
+  bool offer(const PackedBlock& block);
   // Whether that sequence would use more of a block than is there: more of it is news.
   bool awaits_tokens(uint64_t sequence_id) const;
   // Whether the block of some sequence that samples next is not there, or shorter than asked.
@@ -77,11 +77,10 @@ class DraftLedger {
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;
   void commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const;
-  bool take_block(Sequence& sequence, PackedBlock block);
-  bool take_prepared(Sequence& sequence, PackedBlock block);
-  size_t num_well_formed(const Sequence& sequence,
-                         size_t first,
-                         const std::vector<DraftToken>& tokens) const;
+  bool take_block(Sequence& sequence, const PackedBlock& block);
+  bool take_prepared(Sequence& sequence, const PackedBlock& block);
+  size_t most_tokens(const Sequence& sequence) const;
+  size_t num_well_formed(const Sequence& sequence, size_t first) const;
   void offer_backup(Sequence& sequence, SequenceState& state) const;
   DraftResult result_of(const Sequence& sequence,
                         const SequencePlan& plan,

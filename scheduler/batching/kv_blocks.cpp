@@ -13,7 +13,7 @@ namespace outrider {
 void BlockTable::tell(SequencePlan& plan) {
   if (replace_) num_told_ = 0;
   plan.replace_blocks = replace_;
-  plan.new_blocks.assign(ids_.begin() + num_told_, ids_.end());
+  plan.new_blocks.assign(std::span(ids_).subspan(static_cast<size_t>(num_told_)));
   num_told_ = size();
   replace_ = false;
 }

@@ -57,7 +57,7 @@ class Planner {
 
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.
-  bool offer(PackedBlock block) { return drafts_.offer(std::move(block)); }
+  bool offer(const PackedBlock& block) { return drafts_.offer(block); }
   // Whether the sequence would use more draft tokens than it has, by set_draft_lens().
   bool awaits_tokens(uint64_t sequence_id) const { return drafts_.awaits_tokens(sequence_id); }
 

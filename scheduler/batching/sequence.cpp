@@ -142,8 +142,6 @@ void Sequence::append(const SequencePlan& plan,
   // The accepted rows' KV was computed with the right tokens and stays; the token after them has
   // none yet.
   num_computed_ = num_tokens() + decision.num_accepted;
-  event.tokens.reserve(num_accepted + 1);
-  event.origins.reserve(num_accepted + 1);
   for (size_t i = 0; i <= num_accepted; ++i) {
     const int32_t token = i < num_accepted ? plan.draft[i].token : decision.next_token;
     const std::vector<int32_t>& stops = params().stop_token_ids;

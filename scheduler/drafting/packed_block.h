@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,35 +13,21 @@
 namespace outrider {
 
 // Per token its id, the number of its candidates (4 bytes each), and the candidates as they lie in
-// memory (8 bytes each).
-class PackedTokens {
- public:
+// memory (8 bytes each). A view of bytes as they came, which may hold anything.
+struct PackedTokens {
   static constexpr size_t kLeastTokenBytes = 8;
 
-  PackedTokens() = default;
-  PackedTokens(const std::vector<DraftToken>& tokens);  // by no cast, as one writes a list
-  // As they came: bytes that may hold anything, and a number that fits into them
-  // (kLeastTokenBytes each).
-  PackedTokens(size_t num_tokens, std::span<const std::byte> bytes);
+  size_t num_tokens = 0;
+  std::span<const std::byte> bytes;
 
-  size_t size() const { return num_tokens_; }
-  bool empty() const { return num_tokens_ == 0; }
-  const std::vector<std::byte>& bytes() const { return bytes_; }
-  void append(const PackedTokens& more);
-
-  // Nothing when the bytes are not so many tokens. What the tokens say is not looked at.
-  std::optional<std::vector<DraftToken>> unpack() const;
-
- private:
-  size_t num_tokens_ = 0;
-  std::vector<std::byte> bytes_;
+  size_t size() const { return num_tokens; }
+  // Appends them; false when the bytes are not so many tokens: then some may be there. What the
+  // tokens say is not looked at.
+  bool unpack(std::vector<DraftToken>& tokens) const;
 };
 
 // A DraftBlock.
 struct PackedBlock {
-  PackedBlock() = default;
-  PackedBlock(const DraftBlock& block);  // as it would come over the wire
-
   uint64_t sequence_id = 0;
   uint32_t round = 0;
   int32_t base_len = 0;
@@ -53,12 +38,17 @@ struct PackedBlock {
 
 // A DraftReply.
 struct PackedReply {
+  PackedReply() = default;
+  PackedReply(PackedReply&&) = default;
+  PackedReply& operator=(PackedReply&&) = default;
+
   uint64_t serial = 0;
   uint64_t step_time_us = 0;
   uint32_t num_steps = 0;
   std::vector<PackedBlock> blocks;
   uint32_t num_rows = 0;
   uint64_t idle_us = 0;
+  std::vector<std::byte> message;  // the blocks' tokens lie in it
 };
 
 }  // namespace outrider

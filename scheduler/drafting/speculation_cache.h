@@ -6,8 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "scheduler/drafting/packed_block.h"
@@ -24,11 +22,11 @@ class SpeculationCache {
   // is `guess`. first = 0 begins a block, otherwise it goes on where it ended. False when nothing
   // was kept: a block begun twice, one with a gap, no room. The tokens stay packed: most blocks are
   // never used.
-  bool store(int32_t base_len, int32_t guess, int32_t first, PackedTokens tokens);
+  bool store(int32_t base_len, int32_t guess, int32_t first, const PackedTokens& tokens);
 
-  // The block behind the text that came, if it was prepared and can be read; and forgets all
-  // blocks.
-  std::optional<std::vector<DraftToken>> take(int32_t base_len, int32_t guess);
+  // The block behind the text that came, empty when none was prepared that can be read; and forgets
+  // all blocks.
+  void take(int32_t base_len, int32_t guess, std::vector<DraftToken>& block);
   void clear();
 
   size_t num_blocks() const { return num_blocks_; }
@@ -38,12 +36,13 @@ class SpeculationCache {
   struct Prepared {
     int32_t base_len = 0;
     int32_t guess = 0;
-    PackedTokens tokens;
+    size_t num_tokens = 0;
+    std::vector<std::byte> bytes;
   };
   Prepared* find(int32_t base_len, int32_t guess);
 
-  // Few: looked through one by one. Behind num_blocks_ lie forgotten ones, whose memory is given
-  // back when they are written over: between a round and the next there is no time for it.
+  // Few: looked through one by one. Behind num_blocks_ lie forgotten ones, whose memory is used
+  // again: a round takes none from the heap.
   std::vector<Prepared> blocks_;
   size_t num_blocks_ = 0;
   size_t num_tokens_ = 0;

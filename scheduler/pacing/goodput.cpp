@@ -65,6 +65,7 @@ class Choice {
     choice.wait = planned.num_waits > 0;
     choice.wait_s = choice.wait ? wait_s(planned.num_waits) : 0;
     choice.value = planned.value;
+    choice.sequences.reserve(state_.sequences.size());
     for (const SequenceState& sequence : state_.sequences)
       choice.sequences.push_back({.sequence_id = sequence.sequence_id});
     take(planned, &SequenceChoice::draft_len, &choice);

@@ -215,6 +215,7 @@ GoodputInputs Speculation::what_is_known(const RoundState& state, const StepLoad
   const auto num_sequences = static_cast<int32_t>(state.sequences.size());
   const double plain_s = plain_round_s(plain);
   GoodputInputs inputs;
+  inputs.survival.reserve(state.sequences.size());
   for (const SequenceState& sequence : state.sequences)
     inputs.survival.push_back(acceptance_.curve(sequence.sequence_id, config_.longest_draft_len));
   inputs.steps = &working_steps_;

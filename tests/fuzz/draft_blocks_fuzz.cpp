@@ -4,6 +4,7 @@
 #include "scheduler/batching/planner.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/scheduler/fake_ranks.h"
+#include "tests/scheduler/packed.h"
 
 namespace {
 
@@ -42,7 +43,7 @@ int32_t near(fuzz::Input* input, int32_t value) {
   return static_cast<int32_t>(static_cast<uint32_t>(value) + byte % 8 - 1);
 }
 
-PackedBlock block(fuzz::Input* input, uint64_t id, const Known& known) {
+DraftBlock block(fuzz::Input* input, uint64_t id, const Known& known) {
   DraftBlock made{.sequence_id = id};
   made.round = static_cast<uint32_t>(near(input, static_cast<int32_t>(known.round)));
   made.base_len = near(input, known.num_tokens);
@@ -80,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     const uint8_t what = input.byte();  // 0 for ever, when the input is at its end
     if (what % 4 == 3) {
       const uint64_t id = 1 + what / 4 % 3;
-      planner.offer(block(&input, id, known[id]));
+      testing::offer(planner, block(&input, id, known[id]));
     } else if (!plan) {
       planner.take_draft_request(what % 4 == 1);
       plan = planner.plan();

@@ -4,6 +4,7 @@
 #include "runtime/ranks/messages/draft_hello.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/scheduler/packed.h"
 
 namespace {
 
@@ -28,10 +29,10 @@ void read_reply(const Bytes& bytes) {
   const PackedReply reply = decode_draft_reply(bytes);
   DraftReply unpacked{.serial = reply.serial};
   for (const PackedBlock& block : reply.blocks) {
-    const auto tokens = block.tokens.unpack();
+    const auto tokens = testing::unpacked(block.tokens);
     if (!tokens) continue;
     FUZZ_CHECK(tokens->size() == block.tokens.size());
-    FUZZ_CHECK(PackedTokens(*tokens).bytes() == block.tokens.bytes());
+    FUZZ_CHECK(std::ranges::equal(testing::packed(*tokens), block.tokens.bytes));
     unpacked.blocks.push_back({.sequence_id = block.sequence_id, .tokens = *tokens});
   }
   FUZZ_CHECK(decode_draft_reply(encode(unpacked)).blocks.size() == unpacked.blocks.size());

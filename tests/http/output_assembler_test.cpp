@@ -13,7 +13,7 @@ namespace {
 
 ResultEvent event_of(std::vector<int32_t> tokens, FinishReason reason = FinishReason::kNone) {
   ResultEvent event;
-  event.origins.assign(tokens.size(), TokenOrigin::kPlain);
+  event.origins = std::vector(tokens.size(), TokenOrigin::kPlain);
   event.tokens = std::move(tokens);
   event.finish_reason = reason;
   return event;

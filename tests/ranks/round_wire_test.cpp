@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "tests/scheduler/packed.h"
+
 namespace outrider {
 namespace {
 
@@ -18,7 +20,8 @@ SamplingParams some_params(std::mt19937& random) {
   params.allowed_token_ids = {1, 4, static_cast<int32_t>(5 + random() % 50)};
   params.bad_words = {{static_cast<int32_t>(random() % 50)}, {1, 2, 3}};
   if (random() % 2 == 0)
-    params.grammar = std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, "a+\n", {2, 7}, {{3, 1}, {4}, true}});
+    params.grammar = std::make_shared<const Grammar>(
+        Grammar{GrammarKind::kRegex, "a+\n", {2, 7}, {{3, 1}, {4}, true}});
   params.repetition_penalty = 1.1f;
   params.presence_penalty = -0.5f;
   params.frequency_penalty = 0.25f;
@@ -62,7 +65,8 @@ RoundPlan some_plan(uint32_t seed) {
   plan.awaits_bonus_drafts = random() % 2 == 0;
   plan.num_probe_rows = static_cast<int32_t>(random() % 9);
   plan.freed = {3, static_cast<int32_t>(random() % 100)};
-  plan.grammars = {std::make_shared<const Grammar>(Grammar{GrammarKind::kEbnf, "root ::= \"a\"", {4}, {}})};
+  plan.grammars = {
+      std::make_shared<const Grammar>(Grammar{GrammarKind::kEbnf, "root ::= \"a\"", {4}, {}})};
   return plan;
 }
 
@@ -206,7 +210,7 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
   EXPECT_EQ(reply.serial, 9u);
   EXPECT_EQ(reply.num_steps, 4u);
   ASSERT_EQ(reply.blocks.size(), 2u);
-  EXPECT_EQ(reply.blocks[0].tokens.unpack(), some_reply().blocks[0].tokens);
+  EXPECT_EQ(testing::unpacked(reply.blocks[0].tokens), some_reply().blocks[0].tokens);
   EXPECT_EQ(reply.blocks[0].guess, -1);
   EXPECT_EQ(reply.blocks[1].base_len, 41);
   EXPECT_EQ(reply.blocks[1].guess, 17);
@@ -233,14 +237,14 @@ TEST(RoundWire, ABlockOfFewerTokensThanItSaysIsNoReply) {
   Bytes bytes = encode(some_reply());
   ASSERT_EQ(bytes[kBeforeCount], std::byte{2});
   bytes[kBeforeCount] = std::byte{4};  // 32 bytes hold no more tokens
-  EXPECT_EQ(decode_draft_reply(bytes).blocks[0].tokens.unpack(), std::nullopt);
+  EXPECT_EQ(testing::unpacked(decode_draft_reply(bytes).blocks[0].tokens), std::nullopt);
   bytes[kBeforeCount] = std::byte{5};
   EXPECT_THROW(decode_draft_reply(bytes), Error);
 }
 
 // With a time that is none nothing would be reckoned right any more.
 TEST(RoundWire, AReplyThatTellsOfMoreTimeThanThereIsIsNone) {
-  for (uint64_t DraftReply::* const time : {&DraftReply::step_time_us, &DraftReply::idle_us}) {
+  for (uint64_t DraftReply::*const time : {&DraftReply::step_time_us, &DraftReply::idle_us}) {
     DraftReply reply = some_reply();
     reply.*time = 1'000'000ull * 3600;
     EXPECT_NO_THROW(decode_draft_reply(encode(reply)));
@@ -250,7 +254,7 @@ TEST(RoundWire, AReplyThatTellsOfMoreTimeThanThereIsIsNone) {
 }
 
 TEST(RoundWire, AReplyThatTellsOfMoreRowsThanThereAreIsNone) {
-  for (uint32_t DraftReply::* const count : {&DraftReply::num_steps, &DraftReply::num_rows}) {
+  for (uint32_t DraftReply::*const count : {&DraftReply::num_steps, &DraftReply::num_rows}) {
     DraftReply reply = some_reply();
     reply.*count = 1 << 20;
     EXPECT_NO_THROW(decode_draft_reply(encode(reply)));

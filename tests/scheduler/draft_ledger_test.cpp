@@ -14,6 +14,7 @@
 #include "scheduler/batching/planner.h"
 #include "scheduler/round.h"
 #include "scheduler/verification/rules.h"
+#include "tests/scheduler/packed.h"
 
 namespace outrider {
 namespace {
@@ -144,10 +145,11 @@ TEST(Backup, ALateBlockIsReplacedByWhatTheTextSaidBefore) {
   ASSERT_EQ(request.commits.size(), 1u);
   EXPECT_EQ(request.commits[0].in_flight, 0) << "none of the draft's";
   // What it still sends is no bonus draft; what it prepares may be what comes.
-  EXPECT_TRUE(planner.offer(block(1, 1, 9, -1, 0, {7})));
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 9, -1, 0, {7})));
   EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
-  EXPECT_TRUE(planner.offer(block(1, 2, 10, 5, 0, {6, 7})));
-  EXPECT_FALSE(planner.offer(block(1, 2, 11, 5, 0, {6}))) << "behind tokens it does not know";
+  EXPECT_TRUE(testing::offer(planner, block(1, 2, 10, 5, 0, {6, 7})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 2, 11, 5, 0, {6})))
+      << "behind tokens it does not know";
   planner.apply(plan, decide(plan, 0, 5));
   const DraftNews news = planner.take_draft_news();
   const DraftResult& result = news.results.at(0);
@@ -203,13 +205,13 @@ TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   EXPECT_EQ(request.commits[0].draft_len, 3);
   EXPECT_TRUE(planner.take_draft_request(false).is_empty()) << "told once";
   EXPECT_TRUE(plan.awaits_bonus_drafts);
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, 9, 0, {2, 3})));
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4, 5, 6})));
-  EXPECT_FALSE(planner.offer(block(1, 1, 6, 8, 0, {4}))) << "no draft token is in flight";
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, 9, 0, {2, 3})));
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, 8, 0, {4, 5, 6})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 6, 8, 0, {4}))) << "no draft token is in flight";
   planner.apply(plan, decide(plan, 0, 8));
   EXPECT_FALSE(planner.wants_draft());
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, 8, 3, {7}))) << "late, behind what came";
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, 9, 2, {7}))) << "late, behind what did not";
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, 8, 3, {7}))) << "late, behind what came";
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, 9, 2, {7}))) << "late, behind what did not";
 
   plan = planner.plan();
   EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{4, 5, 6}));
@@ -221,9 +223,10 @@ TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   EXPECT_EQ(request.commits[0].tokens, (Tokens{8}));
   EXPECT_EQ(request.commits[0].in_flight, 3);
   EXPECT_EQ(request.commits[0].round, 1u);
-  EXPECT_TRUE(planner.offer(block(1, 2, 7, 9, 0, {1})));
-  EXPECT_FALSE(planner.offer(block(1, 2, 5, 9, 0, {1}))) << "before the text in flight";
-  EXPECT_FALSE(planner.offer(block(1, 2, 10, 9, 0, {1}))) << "behind more than is in flight";
+  EXPECT_TRUE(testing::offer(planner, block(1, 2, 7, 9, 0, {1})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 2, 5, 9, 0, {1}))) << "before the text in flight";
+  EXPECT_FALSE(testing::offer(planner, block(1, 2, 10, 9, 0, {1})))
+      << "behind more than is in flight";
   planner.apply(plan, decide(plan, 1, 10));  // another token than was prepared for
   EXPECT_TRUE(planner.wants_draft());
   const DraftCounters counters = planner.draft_counters();
@@ -245,11 +248,12 @@ TEST(AsyncDrafting, WhoWaitsSaysSoFirst) {
   EXPECT_EQ(request.commits[0].in_flight, -1);
   EXPECT_EQ(request.commits[0].tokens, (Tokens{8}));
   // Tokens come one by one.
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, -1, 0, {2})));
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, -1, 0, {2})));
   EXPECT_TRUE(planner.wants_draft());
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, -1, 0, {2}))) << "twice";
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, 8, 1, {3}))) << "the same text, named as an outcome";
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, -1, 2, {}))) << "no more will come";
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, -1, 0, {2}))) << "twice";
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, 8, 1, {3})))
+      << "the same text, named as an outcome";
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, -1, 2, {}))) << "no more will come";
   EXPECT_FALSE(planner.wants_draft());
   plan = planner.plan();
   EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{2, 3}));
@@ -269,9 +273,9 @@ TEST(AsyncDrafting, LateBonusDrafts) {
   planner.add(std::move(greedy));
   RoundPlan plan = planner.plan();
   EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
-  EXPECT_TRUE(planner.offer(block(1, 0, 4, -1, 0, {6})));
-  EXPECT_TRUE(planner.offer(block(2, 0, 4, -1, 0, {6})));
-  EXPECT_FALSE(planner.offer(block(1, 0, 4, -1, 1, {kVocabSize})));
+  EXPECT_TRUE(testing::offer(planner, block(1, 0, 4, -1, 0, {6})));
+  EXPECT_TRUE(testing::offer(planner, block(2, 0, 4, -1, 0, {6})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 0, 4, -1, 1, {kVocabSize})));
   const std::vector<LateDraftToken> late = planner.late_draft_tokens(plan);
   ASSERT_EQ(late.size(), 1u);
   EXPECT_EQ(late[0].sequence_id, 1u);
@@ -289,13 +293,13 @@ TEST(AsyncDrafting, NobodyDraftsForWhatIsOff) {
   RoundPlan plan = planner.plan();
   EXPECT_FALSE(plan.awaits_bonus_drafts);
   EXPECT_TRUE(planner.take_draft_request(false).commits.empty());
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, 8, 0, {4})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, 8, 0, {4})));
   planner.apply(plan, decide(plan, 0, 8));
   EXPECT_TRUE(planner.wants_draft());
   EXPECT_EQ(planner.take_draft_request(false).commits.at(0).in_flight, -1) << "asked at once";
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, 8, 0, {4}))) << "it named no outcome";
-  EXPECT_TRUE(planner.offer(block(1, 1, 5, -1, 0, {4})));
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, -1, 1, {4}))) << "its blocks come whole";
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, 8, 0, {4}))) << "it named no outcome";
+  EXPECT_TRUE(testing::offer(planner, block(1, 1, 5, -1, 0, {4})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, -1, 1, {4}))) << "its blocks come whole";
   EXPECT_FALSE(planner.wants_draft());
 }
 
@@ -304,11 +308,11 @@ TEST(AsyncDrafting, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
   planner.add(async_request(1, 4, 40));
   RoundPlan plan = planner.plan();
   planner.take_draft_request(false);
-  ASSERT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4})));
+  ASSERT_TRUE(testing::offer(planner, block(1, 1, 5, 8, 0, {4})));
   planner.set_draft_available(false);
   EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
   planner.set_draft_available(true);  // while the round runs
-  EXPECT_FALSE(planner.offer(block(1, 1, 5, 8, 0, {4})));
+  EXPECT_FALSE(testing::offer(planner, block(1, 1, 5, 8, 0, {4})));
   planner.apply(plan, decide(plan, 0, 8));
   EXPECT_TRUE(planner.wants_draft());
   EXPECT_EQ(planner.draft_counters().num_lookups, 0u);
@@ -444,11 +448,11 @@ class RandomStreams {
       const uint64_t id = static_cast<uint64_t>(below(static_cast<int>(next_id_)) + 1);
       const auto found = reference_.sequences.find(id);
       if (found == reference_.sequences.end()) {
-        EXPECT_FALSE(planner_.offer(DraftBlock{id, 1, 5, {{1, {}}}, -1, 0}));
+        EXPECT_FALSE(testing::offer(planner_, DraftBlock{id, 1, 5, {{1, {}}}, -1, 0}));
         continue;
       }
       const DraftBlock block = random_block(id, found->second);
-      planner_.offer(block);
+      testing::offer(planner_, block);
       reference_.offer(block);
     }
   }

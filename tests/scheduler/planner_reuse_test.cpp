@@ -89,7 +89,7 @@ TEST(PlannerReuse, TheSecondComputesOnlyWhatIsNew) {
   const SequencePlan second = rows_of(bench.step(), 2);
   EXPECT_EQ(second.first_position, 12);
   EXPECT_EQ(second.num_committed_rows, 3);
-  const Tokens& blocks = rows_of(first, 1).new_blocks;
+  const auto& blocks = rows_of(first, 1).new_blocks;
   ASSERT_EQ(second.new_blocks.size(), 4u);
   EXPECT_TRUE(std::equal(blocks.begin(), blocks.begin() + 3, second.new_blocks.begin()));
   EXPECT_NE(second.new_blocks[3], blocks[3]);

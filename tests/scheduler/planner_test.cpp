@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
+#include "tests/scheduler/packed.h"
 
 namespace outrider {
 namespace {
@@ -184,7 +185,7 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   bench.step();
   const auto offer_all = [&] {
     for (uint64_t id = 1; id <= 3; ++id) {
-      EXPECT_TRUE(bench.planner.offer(block_for(id, 1, 4, {1, 2, 3})));
+      EXPECT_TRUE(testing::offer(bench.planner, block_for(id, 1, 4, {1, 2, 3})));
     }
   };
   offer_all();
@@ -199,7 +200,8 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   Bench other(config);
   for (uint64_t id = 1; id <= 3; ++id) other.add(id, 3, 20);
   other.step();
-  for (uint64_t id = 1; id <= 3; ++id) other.planner.offer(block_for(id, 1, 4, {1, 2, 3}));
+  for (uint64_t id = 1; id <= 3; ++id)
+    testing::offer(other.planner, block_for(id, 1, 4, {1, 2, 3}));
   other.add(4, 30, 1);
   const RoundPlan mixed = other.planner.plan();
   EXPECT_EQ(rows_of(mixed, 1).draft.size(), 1u);
@@ -261,7 +263,7 @@ TEST(Planner, DraftsNeverPreempt) {
   bench.add(1, 6, 6);
   bench.add(2, 6, 2);
   bench.step();
-  ASSERT_TRUE(bench.planner.offer(block_for(1, 1, 7, {1, 2, 3})));
+  ASSERT_TRUE(testing::offer(bench.planner, block_for(1, 1, 7, {1, 2, 3})));
   const RoundPlan plan = bench.step();
   EXPECT_EQ(plan.sequences.size(), 2u);
   EXPECT_EQ(rows_of(plan, 1).draft.size(), 1u);  // position 7 is in its block, 8 is not
@@ -276,7 +278,7 @@ TEST(Planner, BlocksOfRejectedDraftsAreTakenBackBeforeAnyoneIsPreempted) {
   bench.add(1, 7, 8);
   bench.add(2, 5, 8);
   bench.step();
-  ASSERT_TRUE(bench.planner.offer(block_for(2, 1, 6, {1, 2, 3})));
+  ASSERT_TRUE(testing::offer(bench.planner, block_for(2, 1, 6, {1, 2, 3})));
   EXPECT_EQ(rows_of(bench.step(0), 2).draft.size(),
             3u);  // position 8: the fifth block, for nothing
   const RoundPlan plan = bench.step();
@@ -322,7 +324,7 @@ TEST(Planner, DraftHearsOfEverySequenceOnce) {
   EXPECT_EQ(request.commits[0].tokens, (Tokens{504}));
   EXPECT_EQ(request.commits[0].draft_len, 3);
   EXPECT_TRUE(bench.planner.take_draft_request().commits.empty());
-  ASSERT_TRUE(bench.planner.offer(block_for(1, 1, 5, {7, 8, 9})));
+  ASSERT_TRUE(testing::offer(bench.planner, block_for(1, 1, 5, {7, 8, 9})));
   EXPECT_FALSE(bench.planner.wants_draft());
   EXPECT_EQ(bench.step(1).sequences[0].draft.size(), 3u);
   request = bench.planner.take_draft_request();
@@ -358,13 +360,13 @@ TEST(Planner, BadBlocksAreDropped) {
   bench.add(1, 4, 20);
   bench.step();
   Planner& planner = bench.planner;
-  EXPECT_FALSE(planner.offer(block_for(2, 1, 5, {7})));           // nobody
-  EXPECT_FALSE(planner.offer(block_for(1, 0, 5, {7})));           // of the round before
-  EXPECT_FALSE(planner.offer(block_for(1, 2, 5, {7})));           // of a round to come
-  EXPECT_FALSE(planner.offer(block_for(1, 1, 4, {7})));           // other text
-  EXPECT_FALSE(planner.offer(block_for(1, 1, 5, {7, 7, 7, 7})));  // too long
-  EXPECT_FALSE(planner.offer(block_for(1, 1, 5, {-1})));
-  EXPECT_FALSE(planner.offer(block_for(1, 1, 5, {7, 1000})));  // not in the vocabulary
+  EXPECT_FALSE(testing::offer(planner, block_for(2, 1, 5, {7})));           // nobody
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 0, 5, {7})));           // of the round before
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 2, 5, {7})));           // of a round to come
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 1, 4, {7})));           // other text
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 1, 5, {7, 7, 7, 7})));  // too long
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 1, 5, {-1})));
+  EXPECT_FALSE(testing::offer(planner, block_for(1, 1, 5, {7, 1000})));  // not in the vocabulary
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::vector<DraftCandidate>> bad_candidates = {
       {{8, 1.0f}},  // does not hold the token
@@ -380,13 +382,13 @@ TEST(Planner, BadBlocksAreDropped) {
   for (const auto& candidates : bad_candidates) {
     DraftBlock block = block_for(1, 1, 5, {7});
     block.tokens[0].candidates = candidates;
-    EXPECT_FALSE(planner.offer(block));
+    EXPECT_FALSE(testing::offer(planner, block));
   }
   EXPECT_TRUE(planner.wants_draft());
   DraftBlock good = block_for(1, 1, 5, {7});
   good.tokens[0].candidates = {{7, 0.75f}, {8, 0.25f}};
-  EXPECT_TRUE(planner.offer(good));
-  EXPECT_FALSE(planner.offer(good));  // already here
+  EXPECT_TRUE(testing::offer(planner, good));
+  EXPECT_FALSE(testing::offer(planner, good));  // already here
   EXPECT_EQ(planner.plan().sequences[0].draft, good.tokens);
 }
 
@@ -395,7 +397,7 @@ TEST(Planner, AnEmptyBlockEndsTheWaiting) {
   bench.add(1, 4, 20);
   bench.step();
   ASSERT_TRUE(bench.planner.wants_draft());
-  EXPECT_TRUE(bench.planner.offer(block_for(1, 1, 5, {})));
+  EXPECT_TRUE(testing::offer(bench.planner, block_for(1, 1, 5, {})));
   EXPECT_FALSE(bench.planner.wants_draft());
   EXPECT_TRUE(bench.step().sequences[0].draft.empty());
   EXPECT_TRUE(bench.planner.wants_draft());
@@ -407,10 +409,10 @@ TEST(Planner, WithoutTheDraftWorkerTheTextGoesOn) {
   bench.add(2, 4, 20);
   bench.step();
   bench.planner.take_draft_request();
-  ASSERT_TRUE(bench.planner.offer(block_for(1, 1, 5, {7})));
+  ASSERT_TRUE(testing::offer(bench.planner, block_for(1, 1, 5, {7})));
   bench.planner.set_draft_available(false);
   EXPECT_FALSE(bench.planner.wants_draft());
-  EXPECT_FALSE(bench.planner.offer(block_for(2, 1, 5, {7})));
+  EXPECT_FALSE(testing::offer(bench.planner, block_for(2, 1, 5, {7})));
   const RoundPlan plan = bench.step();
   ASSERT_EQ(plan.sequences.size(), 2u);
   EXPECT_TRUE(plan.sequences[0].draft.empty());

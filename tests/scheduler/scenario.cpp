@@ -9,6 +9,8 @@
 #include <random>
 #include <tuple>
 
+#include "tests/scheduler/packed.h"
+
 namespace outrider::testing {
 namespace {
 
@@ -124,7 +126,7 @@ void Play::talk_to_draft(bool asks) {
   const DraftRequest request = planner_.take_draft_request(asks);
   if (!draft_up_ && !request.is_empty()) fault("talks to a draft that is gone");
   for (const DraftBlock& block : draft_.answer(request)) {
-    if (planner_.offer(block)) keep(block);
+    if (testing::offer(planner_, block)) keep(block);
   }
 }
 

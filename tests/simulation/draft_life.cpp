@@ -97,7 +97,7 @@ DraftReply unpacked(const PackedReply& reply) {
   for (const PackedBlock& block : reply.blocks) {
     DraftBlock& one = made.blocks.emplace_back();
     one = {block.sequence_id, block.round, block.base_len, {}, block.guess, block.first};
-    if (auto tokens = block.tokens.unpack()) one.tokens = std::move(*tokens);
+    if (!block.tokens.unpack(one.tokens)) one.tokens.clear();
   }
   return made;
 }

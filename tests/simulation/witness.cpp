@@ -78,13 +78,13 @@ void Witness::note_offered(const PackedReply& reply) {
   for (const PackedBlock& block : reply.blocks) {
     const auto found = known_.find(block.sequence_id);
     if (found == known_.end()) continue;
-    const auto tokens = block.tokens.unpack();
-    if (!tokens) continue;
+    std::vector<DraftToken> tokens;
+    if (!block.tokens.unpack(tokens)) continue;
     Known& known = found->second;
     if (block.round - known.round >= kRoundsAhead) continue;
-    for (size_t i = 0; i < tokens->size(); ++i)
-      known.offered[block.round % kRoundsAhead].insert(hash_of(
-          block.base_len, block.guess, block.first + static_cast<int32_t>(i), (*tokens)[i]));
+    for (size_t i = 0; i < tokens.size(); ++i)
+      known.offered[block.round % kRoundsAhead].insert(
+          hash_of(block.base_len, block.guess, block.first + static_cast<int32_t>(i), tokens[i]));
   }
 }
 

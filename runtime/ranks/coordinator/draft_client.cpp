@@ -137,7 +137,7 @@ std::vector<PackedReply> DraftClient::receive(Clock::time_point now) {
   return replies;
 }
 
-void DraftClient::take_frame(const Frame& frame,
+void DraftClient::take_frame(Frame& frame,
                              Clock::time_point now,
                              std::vector<PackedReply>* replies) {
   if (frame.kind == FrameKind::kGone) {
@@ -153,7 +153,7 @@ void DraftClient::take_frame(const Frame& frame,
   is_down_ = false;
   if (frame.kind != FrameKind::kReply) return;
   try {
-    replies->push_back(decode_draft_reply(frame.payload));
+    replies->push_back(decode_draft_reply(std::move(frame.payload)));
     record_answer(replies->back(), now);
   } catch (const Error&) {
     ++num_dropped_frames_;

@@ -93,7 +93,7 @@ class DraftClient {
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
-  void take_frame(const Frame& frame, Clock::time_point now, std::vector<PackedReply>* replies);
+  void take_frame(Frame& frame, Clock::time_point now, std::vector<PackedReply>* replies);
   void record_answer(const PackedReply& reply, Clock::time_point now);
   void begin_life(uint32_t epoch);
   void post(FrameKind kind);

@@ -126,8 +126,8 @@ void DraftPacer::catch_up() {
 bool DraftPacer::hear() {
   if (!client_) return false;
   const auto now = Clock::now();
-  std::vector<PackedReply> replies = client_->receive(now);
-  for (PackedReply& reply : replies) take_blocks(reply, now);
+  const std::vector<PackedReply> replies = client_->receive(now);
+  for (const PackedReply& reply : replies) take_blocks(reply, now);
   roster_->look(now);
   follow_state(now);
   return !replies.empty();
@@ -153,19 +153,18 @@ void DraftPacer::follow_state(Clock::time_point now) {
   news_ = true;
 }
 
-void DraftPacer::take_blocks(PackedReply& reply, Clock::time_point now) {
+void DraftPacer::take_blocks(const PackedReply& reply, Clock::time_point now) {
   account_.record_reply(reply);
   trace_reply_in(reply);
   const double step_s = 1e-6 * static_cast<double>(reply.step_time_us);
   const bool awaited = client_->is_waited_for() && step_s <= client_->asked_s(now);
   speculation_.record_draft_work(reply.num_steps, reply.num_rows, step_s, awaited);
   size_t num_tokens = 0;
-  for (PackedBlock& block : reply.blocks) {
-    const size_t size = block.tokens.size();
+  for (const PackedBlock& block : reply.blocks) {
     const bool is_awaited = planner_.awaits_tokens(block.sequence_id);
-    if (!planner_.offer(std::move(block))) continue;
+    if (!planner_.offer(block)) continue;
     news_ = news_ || is_awaited;
-    num_tokens = std::max(num_tokens, size);
+    num_tokens = std::max(num_tokens, block.tokens.size());
   }
   if (!client_->is_waited_for() || num_tokens == 0) return;
   // Who does not draft asynchronously sends blocks when they are whole.

@@ -83,7 +83,7 @@ class DraftPacer {
   void choose(bool may_wait);
   void follow_state(JobClock::time_point now);
   void record_first_tokens(JobClock::time_point now, size_t num_tokens);
-  void take_blocks(PackedReply& reply, JobClock::time_point now);
+  void take_blocks(const PackedReply& reply, JobClock::time_point now);
   void record_round(RoundRecord& record);
 
   World& world_;

@@ -99,8 +99,11 @@ void fields_of(auto& wire, Is<DraftRequest> auto& request) {
 // A block is packed where it arrives.
 static void fields_of(WireWriter& out, const DraftBlock& block) {
   out.fields(block.sequence_id, block.round, block.base_len, block.guess, block.first);
-  out.put(static_cast<uint32_t>(block.tokens.size()));
-  out.put(PackedTokens(block.tokens).bytes());
+  size_t num_bytes = 0;
+  for (const DraftToken& token : block.tokens)
+    num_bytes += PackedTokens::kLeastTokenBytes + token.candidates.size() * sizeof(DraftCandidate);
+  out.fields(static_cast<uint32_t>(block.tokens.size()), static_cast<uint32_t>(num_bytes));
+  for (const DraftToken& token : block.tokens) out.fields(token.token, token.candidates);
 }
 
 static void fields_of(WireReader& in, PackedBlock& block) {
@@ -109,7 +112,7 @@ static void fields_of(WireReader& in, PackedBlock& block) {
   const std::span<const std::byte> tokens = in.get_bytes();
   if (num_tokens > tokens.size() / PackedTokens::kLeastTokenBytes)
     throw Error("a draft block has fewer tokens than it says");
-  block.tokens = PackedTokens(num_tokens, tokens);
+  block.tokens = {num_tokens, tokens};
 }
 
 template <typename T>
@@ -241,7 +244,7 @@ DraftRequest decode_draft_request(const Bytes& bytes) {
 
 Bytes encode(const DraftReply& reply) { return wire_bytes(reply); }
 
-PackedReply decode_draft_reply(const Bytes& bytes) {
+PackedReply decode_draft_reply(Bytes bytes) {
   WireReader in(bytes);
   auto reply = decode_whole<PackedReply>(in);
   // What is reckoned with these would be no time any more.
@@ -254,6 +257,7 @@ PackedReply decode_draft_reply(const Bytes& bytes) {
         fmt::format("a draft reply tells of {} us at work and {} us idle, which is too long",
                     reply.step_time_us,
                     reply.idle_us));
+  reply.message = std::move(bytes);
   return reply;
 }
 

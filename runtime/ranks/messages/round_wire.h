@@ -52,6 +52,6 @@ Bytes encode(const DraftRequest& request);
 DraftRequest decode_draft_request(const Bytes& bytes);  // throws Error
 Bytes encode(const DraftReply& reply);
 // Reads all but the blocks' tokens; throws Error.
-PackedReply decode_draft_reply(const Bytes& bytes);
+PackedReply decode_draft_reply(Bytes bytes);
 
 }  // namespace outrider
