@@ -26,6 +26,11 @@ struct Batch {
   std::vector<int32_t> sequence_of_row;                // [rows], index into block_tables
   std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
   std::vector<int32_t> logit_rows;                     // ascending; rows whose logits are wanted
+
+  void clear() {
+    for (auto* list : {&tokens, &positions, &sequence_of_row, &logit_rows}) list->clear();
+    block_tables.clear();
+  }
 };
 
 // How a row's token is chosen where its logits are: the likeliest, or a draw from the softmax.

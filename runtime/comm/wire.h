@@ -44,6 +44,8 @@ concept HasFields = requires(Wire& wire, T& value) {
 
 class WireWriter {
  public:
+  WireWriter() { bytes_.reserve(4096); }  // most messages fit
+
   template <typename T>
   void put(const T& value) {
     if constexpr (WireNumber<T>) {

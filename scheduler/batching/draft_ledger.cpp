@@ -53,6 +53,7 @@ DraftRequest DraftLedger::take_request(bool asks) {
   DraftRequest request;
   if (!uses_model()) return request;
   request.closes = std::exchange(closes_, {});
+  request.commits.reserve(pool_.running().size());
   for (const auto& [order, sequence] : pool_.running()) describe(*sequence, asks, request);
   for (const auto& [order, sequence] : pool_.waiting()) {
     if (sequence->scheduled_at) describe(*sequence, asks, request);
@@ -243,7 +244,7 @@ void DraftLedger::offer_backup(Sequence& sequence, SequenceState& state) const {
   state.match_len = view.backup->match_len;
 }
 
-DraftProposal DraftLedger::draft_for(const Sequence& sequence) const {
+DraftProposal DraftLedger::draft_for(const Sequence& sequence) {
   const DraftView& view = sequence.draft_view;
   const int32_t draft_len =
       limit(sequence, sequence.num_tokens(), view.verify_len < 0 ? draft_len_ : view.verify_len);
@@ -254,11 +255,23 @@ DraftProposal DraftLedger::draft_for(const Sequence& sequence) const {
   }
   const std::vector<DraftToken>& tokens = view.uses_backup ? view.backup->tokens : view.block;
   const auto num_used = std::min<ptrdiff_t>(draft_len, std::ssize(tokens));
-  DraftProposal proposal{.tokens = {tokens.begin(), tokens.begin() + num_used}};
+  DraftProposal proposal;
+  if (!spare_drafts_.empty()) {
+    proposal.tokens = std::move(spare_drafts_.back());
+    spare_drafts_.pop_back();
+  }
+  proposal.tokens.assign(tokens.begin(), tokens.begin() + num_used);
   proposal.source = view.uses_backup    ? view.backup->source
                     : view.was_prepared ? BlockSource::kSpeculationCache
                                         : BlockSource::kDraftModel;
   return proposal;
+}
+
+void DraftLedger::recycle(RoundPlan& plan) {
+  if (config_.draft_method != DraftMethod::kDraftModel) return;  // others bring their own
+  for (SequencePlan& planned : plan.sequences) {
+    if (planned.draft.capacity() > 0) spare_drafts_.push_back(std::move(planned.draft));
+  }
 }
 
 std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t num_granted) {

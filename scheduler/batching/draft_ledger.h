@@ -39,7 +39,9 @@ class DraftLedger {
   bool lacks_tokens() const;
   RoundState state() const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
-  DraftProposal draft_for(const Sequence& sequence) const;
+  DraftProposal draft_for(const Sequence& sequence);
+  // The memory of a plan that is over serves the next.
+  void recycle(RoundPlan& plan);
 
   // The sequence samples in the round being planned, with so many of its draft tokens. Returns the
   // token at hand behind them, when it is to be judged in the last row.
@@ -63,7 +65,10 @@ class DraftLedger {
   // of new tokens until it is wanted again.
   void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
   const DraftCounters& counters() const { return counters_; }
-  void begin_results() { news_.results.clear(); }
+  void begin_results() {
+    news_.results.clear();
+    news_.results.reserve(pool_.running().size());
+  }
   DraftNews take_news() { return std::exchange(news_, {}); }
 
  private:
@@ -94,6 +99,7 @@ class DraftLedger {
   OwnDrafts own_;
   DraftCounters counters_;
   DraftNews news_;
+  std::vector<std::vector<DraftToken>> spare_drafts_;
 };
 
 }  // namespace outrider

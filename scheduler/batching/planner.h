@@ -71,6 +71,8 @@ class Planner {
                                                   const RoundDecision& decision);
   // The same, delivered at once.
   void apply(const RoundPlan& plan, const RoundDecision& decision);
+  // Of a plan that was decided and is not looked at any more.
+  void recycle(RoundPlan plan) { drafts_.recycle(plan); }
   // Bonus drafts for the plan's sequences that were offered since it was made.
   std::vector<LateDraftToken> late_draft_tokens(const RoundPlan& plan) const;
 

@@ -30,6 +30,7 @@ void RoundBuilder::build(RoundPlan& plan) {
 
 void RoundBuilder::take_decodes() {
   std::vector<Sequence*> decodes;
+  decodes.reserve(pool_.running().size());
   for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() == 1) decodes.push_back(sequence.get());
   }

@@ -276,6 +276,8 @@ RoundChoice Speculation::choose(const RoundState& state) const {
 RoundChoice Speculation::choose_backups(const RoundState& state,
                                         GoodputInputs inputs,
                                         const RoundChoice& without) const {
+  if (std::ranges::none_of(state.sequences, [](const auto& one) { return one.backup_len > 0; }))
+    return without;
   RoundState other = state;
   std::vector<double> lost(state.sequences.size(), 0);
   bool any = false;

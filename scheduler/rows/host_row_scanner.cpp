@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/short_list.h"
 #include "scheduler/rows/row_sums.h"
 #include "scheduler/rows/top_search.h"
 
@@ -49,16 +50,14 @@ void answer_about(const RowView& row, RowPeaks& peaks, SumQuestion& question) {
 // ---- draws
 
 struct Edits {
-  std::vector<int32_t> index;
-  std::vector<float> value;
+  ShortList<int32_t, 32> index;
+  ShortList<float, 32> value;
 };
 
 // The row's own, and the `masked` ones; both ascending.
 Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
   const std::span<const int32_t> own = row.edit_index;
   Edits edits;
-  edits.index.reserve(own.size() + masked.size());
-  edits.value.reserve(own.size() + masked.size());
   size_t next = 0;
   size_t next_masked = 0;
   while (next < own.size() || next_masked < masked.size()) {

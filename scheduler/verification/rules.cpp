@@ -52,30 +52,27 @@ int32_t judge_standard(std::span<const JudgedRow> rows, std::span<const double> 
   return static_cast<int32_t>(accepted);
 }
 
-std::vector<double> block_kept_probs(std::span<const JudgedRow> rows) {
-  std::vector<double> kept = {1.0};
-  for (const JudgedRow& row : rows) {
-    const auto draft_prob = static_cast<double>(row.draft[row.drawn].draft_prob);
-    const double target_mass = exact_mul(kept.back(), static_cast<double>(row.weights[row.drawn]));
-    const double draft_mass = exact_mul(draft_prob, static_cast<double>(row.mass));
-    kept.push_back(target_mass < draft_mass ? exact_div(target_mass, draft_mass)
-                                            : (target_mass > 0.0 ? 1.0 : 0.0));
-  }
-  return kept;
+double block_kept_prob(double before, const JudgedRow& row) {
+  const auto draft_prob = static_cast<double>(row.draft[row.drawn].draft_prob);
+  const double target_mass = exact_mul(before, static_cast<double>(row.weights[row.drawn]));
+  const double draft_mass = exact_mul(draft_prob, static_cast<double>(row.mass));
+  if (target_mass < draft_mass) return exact_div(target_mass, draft_mass);
+  return target_mass > 0.0 ? 1.0 : 0.0;
 }
 
 BlockVerdict judge_block(std::span<const JudgedRow> rows, std::span<const double> uniforms) {
-  const std::vector<double> kept = block_kept_probs(rows);
   BlockVerdict verdict;
+  double kept = 1.0;
   for (size_t i = 1; i <= rows.size(); ++i) {
-    bool stands = uniforms[i - 1] <= kept[i];
+    kept = block_kept_prob(kept, rows[i - 1]);
+    bool stands = uniforms[i - 1] <= kept;
     if (i < rows.size()) {
-      const double residual = block_residual_mass(rows[i], kept[i]);
-      stands = exact_mul(uniforms[i - 1], residual + (1.0 - kept[i])) <= residual;
+      const double residual = block_residual_mass(rows[i], kept);
+      stands = exact_mul(uniforms[i - 1], residual + (1.0 - kept)) <= residual;
     }
-    if (!stands || !(kept[i] > 0.0)) continue;
+    if (!stands || !(kept > 0.0)) continue;
     verdict.num_accepted = static_cast<int32_t>(i);
-    verdict.kept_prob = kept[i];
+    verdict.kept_prob = kept;
   }
   return verdict;
 }

@@ -52,10 +52,10 @@ struct JudgedRow {
 // How many draft tokens are accepted, one after the other; uniforms[i] is draft token i's.
 int32_t judge_standard(std::span<const JudgedRow> rows, std::span<const double> uniforms);
 
-// Sun et al. (arXiv 2403.10444), Algorithm 2: [i] = P_i, the probability that draft tokens 1 .. i
+// Sun et al. (arXiv 2403.10444), Algorithm 2: P_i, the probability that draft tokens 1 .. i
 // together are kept at least so far; P_0 = 1, P_i = min(P_{i-1} * target_prob / draft_prob, 1).
-// [rows.size() + 1].
-std::vector<double> block_kept_probs(std::span<const JudgedRow> rows);
+// before: P_{i-1}; row: draft token i's.
+double block_kept_prob(double before, const JudgedRow& row);
 
 // The same Algorithm: draft token i ends the kept block at least where u_i <= h_i, with
 // h_i = Z / (Z + 1 - P_i), Z = sum over the vocabulary of max(P_i * target_prob - draft_prob, 0) in

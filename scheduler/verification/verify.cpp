@@ -291,10 +291,11 @@ class Verification::Round {
 
   void judge_drafts() {
     kept_prob_.assign(inputs_.size(), 1.0);
+    std::vector<double> uniforms;
     for (size_t n = 0; n < inputs_.size(); ++n) {
       if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
       const auto rows = std::span(judged_).subspan(rows_[first_row_[n]].place, num_judged(n));
-      std::vector<double> uniforms;
+      uniforms.clear();
       for (size_t i = 0; i < rows.size(); ++i) {
         const Row& row = rows_[first_row_[n] + i];
         uniforms.push_back(
@@ -330,6 +331,7 @@ class Verification::Round {
 
   std::vector<size_t> rows_to_draw() const {
     std::vector<size_t> waiting;
+    waiting.reserve(rows_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
       const Row& row = rows_[r];
       if (failed(row)) continue;
@@ -345,7 +347,9 @@ class Verification::Round {
     const std::vector<size_t> waiting = rows_to_draw();
     if (waiting.empty()) return;
     RowQuestions questions;
+    questions.draws.reserve(waiting.size());
     std::vector<ListedKeys> listed;
+    listed.reserve(waiting.size());
     for (const size_t r : waiting) {
       const Row& row = rows_[r];
       listed.push_back(keys_listed(row));
@@ -357,6 +361,7 @@ class Verification::Round {
     }
     scanner_.answer(questions);
     std::vector<uint64_t> choices;
+    choices.reserve(waiting.size());
     for (size_t i = 0; i < waiting.size(); ++i) {
       const uint64_t key = questions.draws[i].key;
       const bool judges = rows_[waiting[i]].judges;

@@ -282,8 +282,9 @@ class ExactRound {
              const std::vector<JudgedRow>& rows,
              double probability) {
     const std::vector<double> standing = standing_law(rows, block_);
-    const std::vector<double> kept =
-        block_ ? block_kept_probs(rows) : std::vector<double>(rows.size() + 1, 1.0);
+    std::vector<double> kept = {1.0};
+    for (const JudgedRow& row : rows)
+      kept.push_back(block_ ? block_kept_prob(kept.back(), row) : 1.0);
     for (size_t n = 0; n <= rows.size(); ++n) {
       const double share = probability * standing[n];
       const std::vector<int32_t> text(drawn.begin(), drawn.begin() + static_cast<ptrdiff_t>(n));

@@ -254,7 +254,8 @@ TEST(Block, KeptProbabilitiesAndVerdictAtTheirEdges) {
                                        row({0.25f, 0.75f}, {60, 40}, 0),
                                        row({0.5f, 0.5f}, {0, 50}, 0),
                                        row({0.5f, 0.5f}, {100, 0}, 0)};
-  const std::vector<double> kept = block_kept_probs(rows);
+  std::vector<double> kept = {1.0};
+  for (const JudgedRow& judged : rows) kept.push_back(block_kept_prob(kept.back(), judged));
   EXPECT_EQ(kept, (std::vector<double>{1.0, 0.5, 1.0, 0.0, 0.0}));
   const std::vector<double> lowest(4, 1e-9);
   EXPECT_EQ(judge_block(rows, lowest).num_accepted, 2);

@@ -185,6 +185,7 @@ void Coordinator::record_waiting() {
 void Coordinator::deliver_decided() {
   if (!last_round_) return;
   for (PendingResult& result : last_round_->results) std::move(result).deliver();
+  planner_.recycle(std::move(last_round_->plan));
   last_round_.reset();
 }
 

@@ -80,6 +80,7 @@ void DraftClient::send(DraftRequest request, Clock::time_point now) {
   trace_flow_out(request_arrow(request.serial));
   forget(request.closes);
   Asked asked{request.serial, now, false, {}};
+  asked.sequence_ids.reserve(request.commits.size());
   for (const DraftCommit& commit : request.commits) {
     if (commit.draft_len == 0) continue;
     asked.sequence_ids.push_back(commit.sequence_id);

@@ -8,7 +8,7 @@
 
 namespace outrider {
 void DraftStep::plan(const StepTimes& costs) {
-  batch_ = Batch{};
+  batch_.clear();
   chunks_.clear();
   proposing_.clear();
   num_planned_ = 0;

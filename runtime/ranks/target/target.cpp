@@ -81,10 +81,9 @@ void TargetRank::begin(RoundPlan plan) {
 
 RoundDecision TargetRank::finish() {
   OUTRIDER_CHECK(!awaits_bonus_drafts_);
-  RoundDecision decision;
-  for (const SequencePlan& planned : plan_.sequences) {
-    decision.sequences.emplace_back().sequence_id = planned.sequence_id;
-  }
+  RoundDecision decision{.sequences = std::vector<SequenceDecision>(plan_.sequences.size())};
+  for (size_t i = 0; i < plan_.sequences.size(); ++i)
+    decision.sequences[i].sequence_id = plan_.sequences[i].sequence_id;
   if (batch_.tokens.empty()) return decision;
   const std::span<const float> computed = model_.finish();
   forward_span_.reset();
@@ -153,11 +152,7 @@ void TargetRank::add_fresh_blocks(const SequencePlan& planned,
 }
 
 void TargetRank::build_batch() {
-  batch_.tokens.clear();
-  batch_.positions.clear();
-  batch_.sequence_of_row.clear();
-  batch_.block_tables.clear();
-  batch_.logit_rows.clear();
+  batch_.clear();
   spans_.clear();
   for (const SequencePlan& planned : plan_.sequences) {
     const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
