@@ -134,14 +134,11 @@ uint64_t digest(uint64_t round, const RoundDecision& decision);
 // "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft
 // notice a gap. A second one for the same round, mostly without tokens, tells that the round has
 // begun.
-// Mostly those of one round.
-using CommittedTokens = ShortList<int32_t, 16>;
-
 struct DraftCommit {
   uint64_t sequence_id = 0;
   uint32_t round = 0;             // the sampling round the block will be verified in
   int32_t num_tokens_before = 0;  // length before the new tokens
-  CommittedTokens tokens;         // committed since the last message
+  ShortList<int32_t, 16> tokens;  // committed since the last message
   int32_t draft_len = 0;          // 0 = just keep up
   // Tokens of the block for `round` that are being verified now (0: a plain step): the draft works
   // ahead to round + 1. -1: the round has not begun, the block for it is urgent.

@@ -44,8 +44,6 @@ concept HasFields = requires(Wire& wire, T& value) {
 
 class WireWriter {
  public:
-  WireWriter() { bytes_.reserve(4096); }  // most messages fit
-
   template <typename T>
   void put(const T& value) {
     if constexpr (WireNumber<T>) {
@@ -67,6 +65,9 @@ class WireWriter {
   void put_list(const List& list) {
     using T = typename List::value_type;
     put(static_cast<uint32_t>(list.size()));
+    // An element takes less here than in memory, mostly.
+    const size_t room = bytes_.size() + list.size() * sizeof(T);
+    if (room > bytes_.capacity()) bytes_.reserve(std::max(room, 2 * bytes_.capacity()));
     if constexpr (std::is_trivially_copyable_v<T> && !HasFields<const T, WireWriter>) {
       append(list.data(), list.size() * sizeof(T));
     } else {

@@ -160,6 +160,7 @@ bool DraftLedger::take_block(Sequence& sequence, const PackedBlock& block) {
   const bool guessed = async && block.guess == sequence.tokens().back();
   if (block.guess != -1 && !guessed) return false;
   const size_t num_before = view.block.size();
+  // Not even unpacked: it may be of any length.
   const bool too_long = num_before + block.tokens.size() > most_tokens(sequence);
   if (too_long && block.tokens.size() > 0) return false;
   if (!block.tokens.unpack(view.block) ||

@@ -36,7 +36,7 @@ struct PackedBlock {
   int32_t first = 0;
 };
 
-// A DraftReply.
+// A DraftReply. Moved only: a copy's tokens would lie in the original's message.
 struct PackedReply {
   PackedReply() = default;
   PackedReply(PackedReply&&) = default;

@@ -2,6 +2,7 @@
 #include "scheduler/drafting/speculation_cache.h"
 
 #include <algorithm>
+#include <span>
 
 namespace outrider {
 
@@ -27,9 +28,6 @@ bool SpeculationCache::store(int32_t base_len,
     block->base_len = base_len;
     block->guess = guess;
     block->num_tokens = 0;
-    block->bytes.clear();
-    // Else every one of them might come to hold as much as all together may.
-    if (block->bytes.capacity() > kMaxBytes / kMaxBlocks) block->bytes.shrink_to_fit();
   }
   if (first < 0 || static_cast<size_t>(first) != block->num_tokens) return false;
   num_tokens_ += tokens.size();
@@ -47,6 +45,11 @@ void SpeculationCache::take(int32_t base_len, int32_t guess, std::vector<DraftTo
 }
 
 void SpeculationCache::clear() {
+  for (Prepared& block : std::span(blocks_).first(num_blocks_)) {
+    block.bytes.clear();
+    // Else every one of them might come to hold as much as all together may.
+    if (block.bytes.capacity() > kMaxBytes / kMaxBlocks) block.bytes.shrink_to_fit();
+  }
   num_blocks_ = 0;
   num_tokens_ = 0;
   num_bytes_ = 0;

@@ -42,7 +42,7 @@ class SpeculationCache {
   Prepared* find(int32_t base_len, int32_t guess);
 
   // Few: looked through one by one. Behind num_blocks_ lie forgotten ones, whose memory is used
-  // again: a round takes none from the heap.
+  // again where they were of usual size.
   std::vector<Prepared> blocks_;
   size_t num_blocks_ = 0;
   size_t num_tokens_ = 0;

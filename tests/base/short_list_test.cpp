@@ -65,6 +65,9 @@ TEST(ShortList, CopiesAreTheirOwnAndWhatIsMovedIsEmpty) {
     EXPECT_TRUE(list.empty());  // NOLINT: that is what is asked
     list.push_back(7);
     EXPECT_EQ(contents(list), std::vector<int>{7});
+    EXPECT_EQ(contents(List(elements.begin(), elements.end())), elements);
+    copy.assign(elements);
+    EXPECT_EQ(contents(copy), elements);
     copy = moved;
     EXPECT_TRUE(copy == moved);
     copy = {};

@@ -1,5 +1,7 @@
-// What a round takes from the heap on rank 0 does not grow with its sequences and tokens.
+// What a round with a draft model takes from the heap on rank 0 does not grow with its sequences
+// and tokens, and what prepared blocks keep there is bounded.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstdlib>
 #include <new>
@@ -12,18 +14,28 @@
 
 namespace {
 
-uint64_t num_allocations = 0;  // of this binary, which has one thread
+// Of this binary, which has one thread.
+uint64_t num_allocations = 0;
+size_t live_bytes = 0;
 
 }  // namespace
 
 // Not inlined: GCC would see new memory freed.
-[[gnu::noinline]] void* operator new(size_t size) {
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
   ++num_allocations;
-  if (void* const memory = std::malloc(size)) return memory;
+  void* const memory = std::malloc(size);
+  live_bytes += malloc_usable_size(memory);
+  return memory;
+}
+[[gnu::noinline]] void* operator new(size_t size) {
+  if (void* const memory = operator new(size, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  live_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace outrider::test {
 namespace {
@@ -34,7 +46,7 @@ constexpr int32_t kNumPrompt = 60;
 // A coordinator's rounds by hand, with the draft's replies as they come over the wire.
 class Rounds {
  public:
-  Rounds(uint64_t num_sequences, VerifyMode mode)
+  Rounds(uint64_t num_sequences, VerifyMode mode, AsyncDrafting async)
       : planner_({.num_blocks = 640,
                   .max_num_seqs = 64,
                   .max_num_batched_tokens = 4096,
@@ -50,7 +62,7 @@ class Rounds {
       request.params.verify_mode = mode;
       request.params.noise_seed = id;
       request.params.fixed_draft_len = true;
-      request.params.async_drafting = AsyncDrafting::kOff;
+      request.params.async_drafting = async;
       request.stream = std::make_shared<ResultStream>();
       streams_.push_back(request.stream);
       planner_.add(std::move(request));
@@ -60,46 +72,78 @@ class Rounds {
   // Allocations of a round, without the draft's and the reader's.
   uint64_t step() {
     const uint64_t before = num_allocations;
+    not_ours_ = 0;
     planner_.set_draft_lens(speculation_.choose(planner_.draft_state()).sequences);
-    const DraftRequest request = planner_.take_draft_request();
-    uint64_t not_ours = num_allocations;
-    const Bytes frame =
-        encode_frame({.kind = FrameKind::kReply, .payload = encode(answer(request))});
-    not_ours = num_allocations - not_ours;
-    Frame reply;
-    EXPECT_TRUE(decode_frame(frame, &reply));
-    for (const PackedBlock& block : decode_draft_reply(std::move(reply.payload)).blocks)
-      num_taken += planner_.offer(block) ? 1 : 0;
+    take(answer(planner_.take_draft_request()));
     target_.begin(planner_.plan());
+    const DraftRequest begun = planner_.take_draft_request(false);
     target_.prepare();
+    if (target_.awaits_bonus_drafts())
+      target_.add_late_tokens({0, planner_.late_draft_tokens(target_.plan())});
     const RoundDecision decision = target_.finish();
+    take(prepared(begun, decision));
     for (PendingResult& result : planner_.decide(target_.plan(), decision))
       std::move(result).deliver();
     for (const SequencePlan& planned : target_.plan().sequences)
       num_drafted += planned.draft.size();
     planner_.recycle(target_.take_plan());
-    const uint64_t taken = num_allocations - before - not_ours;
+    const uint64_t taken = num_allocations - before - not_ours_;
     for (const auto& stream : streams_)
       while (stream->wait_next(std::chrono::milliseconds(0))) ++num_events;
     return taken;
   }
+  uint64_t num_hits() const { return planner_.draft_counters().num_hits; }
 
   size_t num_taken = 0;    // blocks
   size_t num_drafted = 0;  // tokens
   size_t num_events = 0;
 
  private:
+  void take(const DraftReply& reply) {
+    const uint64_t before = num_allocations;
+    const Bytes frame = encode_frame({.kind = FrameKind::kReply, .payload = encode(reply)});
+    not_ours_ += num_allocations - before;
+    Frame read;
+    EXPECT_TRUE(decode_frame(frame, &read));
+    for (const PackedBlock& block : decode_draft_reply(std::move(read.payload)).blocks)
+      num_taken += planner_.offer(block) ? 1 : 0;
+  }
+
   // Tokens that the target never says (models/simulated/law.h): all texts grow alike.
-  static DraftReply answer(const DraftRequest& request) {
+  static void add_tokens(DraftBlock& block) {
+    for (int32_t i = 0; i < kDraftLen; ++i)
+      block.tokens.push_back({3 + i, {{3 + i, 0.75f}, {7, 0.25f}}});
+  }
+
+  DraftReply answer(const DraftRequest& request) {
+    const uint64_t before = num_allocations;
     DraftReply reply;
     for (const DraftCommit& commit : request.commits) {
       DraftBlock& block = reply.blocks.emplace_back();
       block.sequence_id = commit.sequence_id;
       block.round = commit.round;
       block.base_len = commit.num_tokens_before + static_cast<int32_t>(commit.tokens.size());
-      for (int32_t i = 0; i < commit.draft_len; ++i)
-        block.tokens.push_back({3 + i, {{3 + i, 0.75f}, {7, 0.25f}}});
+      if (commit.draft_len > 0) add_tokens(block);
     }
+    not_ours_ += num_allocations - before;
+    return reply;
+  }
+
+  // For the outcome that comes, and one that does not. Asynchronous drafting alone begins rounds.
+  DraftReply prepared(const DraftRequest& begun, const RoundDecision& decision) {
+    const uint64_t before = num_allocations;
+    DraftReply reply;
+    for (const DraftCommit& commit : begun.commits) {
+      for (const int32_t offset : {0, 1}) {
+        DraftBlock& block = reply.blocks.emplace_back();
+        block.sequence_id = commit.sequence_id;
+        block.round = commit.round + 1;
+        block.base_len = commit.num_tokens_before + static_cast<int32_t>(commit.tokens.size()) + 1;
+        block.guess = decision.sequences[commit.sequence_id - 1].next_token + offset;
+        add_tokens(block);
+      }
+    }
+    not_ours_ += num_allocations - before;
     return reply;
   }
 
@@ -114,27 +158,50 @@ class Rounds {
   TargetRank target_;
   Speculation speculation_{{.longest_draft_len = kDraftLen, .has_worker = true}};
   std::vector<std::shared_ptr<ResultStream>> streams_;
+  uint64_t not_ours_ = 0;
 };
 
-// Of twenty rounds in which no text and no block table comes to the end of its memory.
-std::vector<uint64_t> steady_rounds(uint64_t num_sequences, VerifyMode mode) {
-  Rounds rounds(num_sequences, mode);
+// Of twenty rounds in which no text and no block table outgrows its memory (a vector's doubles).
+std::vector<uint64_t> steady_rounds(uint64_t num_sequences, VerifyMode mode, AsyncDrafting async) {
+  Rounds rounds(num_sequences, mode, async);
   for (int i = 0; i < 15; ++i) rounds.step();
-  const size_t num_before = rounds.num_drafted;
+  const size_t num_drafted = rounds.num_drafted;
+  const uint64_t num_hits = rounds.num_hits();
   std::vector<uint64_t> taken;
   for (int i = 0; i < 20; ++i) taken.push_back(rounds.step());
-  EXPECT_EQ(rounds.num_drafted - num_before, 20 * num_sequences * kDraftLen);
-  EXPECT_EQ(rounds.num_taken, 34 * num_sequences);
+  const bool prepares = async == AsyncDrafting::kCache;
+  EXPECT_EQ(rounds.num_drafted - num_drafted, 20 * num_sequences * kDraftLen);
+  EXPECT_EQ(rounds.num_hits() - num_hits, prepares ? 20 * num_sequences : 0);
+  EXPECT_GE(rounds.num_taken, (prepares ? 68 : 34) * num_sequences);
   EXPECT_EQ(rounds.num_events, 35 * num_sequences);
   return taken;
 }
 
 TEST(RoundHeap, DoesNotGrowWithSequences) {
-  for (const VerifyMode mode : {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock}) {
-    const std::vector<uint64_t> few = steady_rounds(8, mode);
-    EXPECT_EQ(steady_rounds(64, mode), few);
-    for (const uint64_t taken : few) EXPECT_LT(taken, 100u);
+  for (const AsyncDrafting async : {AsyncDrafting::kOff, AsyncDrafting::kCache}) {
+    for (const VerifyMode mode : {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock}) {
+      const std::vector<uint64_t> few = steady_rounds(8, mode, async);
+      EXPECT_EQ(steady_rounds(64, mode, async), few);
+      for (const uint64_t taken : few) EXPECT_LT(taken, 100u);
+    }
   }
+}
+
+// Whatever the draft sends: here one large block a round, in another place each time.
+TEST(RoundHeap, PreparedBlocksKeepNoMoreThanTheirBound) {
+  const std::vector<std::byte> large(SpeculationCache::kMaxBytes -
+                                     100 * SpeculationCache::kMaxBlocks);
+  const std::span<const std::byte> small = std::span(large).first(8);
+  SpeculationCache cache;
+  const size_t before = live_bytes;
+  for (int32_t last = SpeculationCache::kMaxBlocks; last-- > 0;) {
+    for (int32_t guess = 0; guess < last; ++guess)
+      EXPECT_TRUE(cache.store(5, guess, 0, {1, small}));
+    EXPECT_TRUE(cache.store(5, last, 0, {1, large}));
+    std::vector<DraftToken> block;
+    cache.take(6, 0, block);
+  }
+  EXPECT_LT(live_bytes - before, 2 * SpeculationCache::kMaxBytes);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Draft blocks as they come over the wire.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "runtime/comm/wire.h"
 #include "scheduler/batching/planner.h"
 #include "scheduler/drafting/packed_block.h"

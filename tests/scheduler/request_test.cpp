@@ -29,6 +29,22 @@ TEST(ResultStream, EventsComeInOrderAndOnce) {
   EXPECT_FALSE(stream.wait_next(milliseconds(0)).has_value());
 }
 
+// One that is always some events behind.
+TEST(ResultStream, AReaderThatIsLateGetsAll) {
+  ResultStream stream;
+  int32_t next = 0;
+  for (int32_t i = 0; i < 1000; ++i) {
+    ResultEvent event;
+    event.tokens = {i};
+    stream.push(std::move(event));
+    if (i - next < 3 + i / 100) continue;
+    for (int32_t end = next + 1 + i % 3; next < end; ++next)
+      ASSERT_EQ(stream.wait_next(milliseconds(0))->tokens, std::vector<int32_t>{next});
+  }
+  EXPECT_GT(next, 900);
+  EXPECT_LT(next, 1000);
+}
+
 TEST(ResultStream, WakesAWaitingReader) {
   ResultStream stream;
   constexpr int kNumEvents = 2000;

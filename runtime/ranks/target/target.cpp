@@ -81,7 +81,8 @@ void TargetRank::begin(RoundPlan plan) {
 
 RoundDecision TargetRank::finish() {
   OUTRIDER_CHECK(!awaits_bonus_drafts_);
-  RoundDecision decision{.sequences = std::vector<SequenceDecision>(plan_.sequences.size())};
+  RoundDecision decision;
+  decision.sequences.resize(plan_.sequences.size());
   for (size_t i = 0; i < plan_.sequences.size(); ++i)
     decision.sequences[i].sequence_id = plan_.sequences[i].sequence_id;
   if (batch_.tokens.empty()) return decision;
