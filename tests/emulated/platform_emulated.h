@@ -15,6 +15,7 @@
 
 #define OUTRIDER_KERNEL(...)
 #define OUTRIDER_DEVICE inline
+#define OUTRIDER_ARGUMENT const
 #define OUTRIDER_UNROLL
 #define OUTRIDER_ROLLED
 
@@ -26,6 +27,11 @@ void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, cons
 }
 
 inline size_t block_shared_bytes(Stream&) { return 227 << 10; }
+
+struct TileMap {
+  PackedTiles tiles;
+};
+inline TileMap make_tile_map(Stream&, const PackedTiles& tiles) { return {tiles}; }
 
 OUTRIDER_DEVICE uint32_t thread_id() { return emulated::place().thread; }
 OUTRIDER_DEVICE uint32_t num_threads() { return emulated::place().num_threads; }

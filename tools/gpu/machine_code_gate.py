@@ -30,6 +30,7 @@ LET_BEGIN = r"PREEXIT"
 COPY_128 = r"LDGSTS(\..*)?\.128(\.|$)"
 COPY_BULK = r"UBLKCP"
 COPY_WEIGHTS = f"{COPY_BULK}|{COPY_128}"
+COPY_TILES = r"UTMALDG"
 LOAD_128 = r"LDG(\..*)?\.128(\.|$)"
 LOAD_64 = r"LDG(\..*)?\.64(\.|$)"
 STORE_128 = r"STG(\..*)?\.128(\.|$)"
@@ -58,7 +59,8 @@ RULES = [
     Rule(skinny("3"), 13, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
     Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
-    Rule(r"outrider::gpu::wide_product<.*>", 6, {}, {COPY_WEIGHTS: 2}, LOAD_128, {GROUP_MATRIX: 3}),
+    Rule(r"outrider::gpu::wide_product<.*>", 6, {}, {f"{COPY_128}|{COPY_TILES}": 2}, LOAD_128,
+         {GROUP_MATRIX: 3, COPY_TILES: 2}),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),
     # The weights.

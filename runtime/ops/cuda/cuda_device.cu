@@ -234,13 +234,47 @@ class CudaDevice final : public Device {
 
 cudaStream_t native_stream(Stream& stream) { return static_cast<CudaStream&>(stream).native(); }
 bool overlap_allowed(Stream& stream) { return static_cast<CudaStream&>(stream).card().overlap; }
+static int card_attribute(Stream& stream, cudaDeviceAttr attribute) {
+  int value = 0;
+  const int ordinal = static_cast<CudaStream&>(stream).card().ordinal;
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, ordinal), "asking what the GPU has");
+  return value;
+}
+
+TileMap make_tile_map(Stream& stream, const PackedTiles& tiles) {
+  TileMap map{.tiles = tiles, .map = {}};
+  if (card_attribute(stream, cudaDevAttrComputeCapabilityMajor) < 9) return map;
+  static const auto encode = [] {  // from the driver, which is not linked
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    check_cuda(cudaGetDriverEntryPointByVersion(
+                   "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
+               "looking for cuTensorMapEncodeTiled");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
+  const cuuint64_t sizes[] = {tiles.unit_bytes / 2, tiles.num_units, tiles.num_tiles};
+  const cuuint64_t strides[] = {tiles.unit_bytes, uint64_t{tiles.unit_bytes} * tiles.num_units};
+  const cuuint32_t part[] = {tiles.unit_bytes / 2, tiles.part_units, tiles.part_tiles};
+  const cuuint32_t each[] = {1, 1, 1};
+  const CUresult result = encode(&map.map,
+                                 CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                                 3,
+                                 const_cast<void*>(tiles.data),
+                                 sizes,
+                                 strides,
+                                 part,
+                                 each,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    throw Error("the GPU's driver refused a map of tiles: error " + std::to_string(result));
+  return map;
+}
+
 size_t block_shared_bytes(Stream& stream) {
-  int bytes = 0;
-  check_cuda(cudaDeviceGetAttribute(&bytes,
-                                    cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                    static_cast<CudaStream&>(stream).card().ordinal),
-             "asking for a block's shared memory");
-  return static_cast<size_t>(bytes);
+  return static_cast<size_t>(card_attribute(stream, cudaDevAttrMaxSharedMemoryPerBlockOptin));
 }
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, bool overlap) {

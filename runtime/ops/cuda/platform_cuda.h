@@ -1,6 +1,7 @@
 // The words of platform.h on a real device, sm_80 and later. For nvcc only.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 // Threads of a block at most; then, if said, blocks of a multiprocessor at least.
 #define OUTRIDER_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__)
 #define OUTRIDER_DEVICE __device__ __forceinline__
+// Of an argument with a TileMap in it, which copies read where it lies.
+#define OUTRIDER_ARGUMENT const __grid_constant__
 // The loop that follows is laid out flat: for arrays that are to stay in registers.
 #define OUTRIDER_UNROLL _Pragma("unroll")
 // The loop that follows stays one.
@@ -25,6 +28,13 @@ namespace outrider::gpu {
 cudaStream_t native_stream(Stream& stream);  // cuda_device.cu; also chooses its device
 bool overlap_allowed(Stream& stream);        // cuda_device.cu: programmatic dependent launch is on
 size_t block_shared_bytes(Stream& stream);   // cuda_device.cu: shared memory of a block at most
+
+// What copy_tiles() copies from.
+struct TileMap {
+  PackedTiles tiles;
+  CUtensorMap map;  // from sm_90 on
+};
+TileMap make_tile_map(Stream& stream, const PackedTiles& tiles);  // cuda_device.cu
 
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
@@ -177,6 +187,25 @@ OUTRIDER_DEVICE void copy_by_warp(Vector4* shared,
   }
 #endif
 }
+#if __CUDA_ARCH__ >= 900
+// The part of the tiles that begins with that unit and tile, to [part_tiles][part_units] in shared
+// memory, 128-byte aligned. What is beyond the tiles arrives as zeros.
+OUTRIDER_DEVICE void copy_tiles(
+    Vector4* shared, const TileMap& from, int32_t unit, int32_t tile, uint64_t* arrival) {
+  if (lane_id() != 0) return;
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrival));
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(&from.map),
+      "r"(0),
+      "r"(unit),
+      "r"(tile),
+      "r"(at)
+      : "memory");
+}
+#endif
 // Ends the copies of a turn, also of one without any.
 OUTRIDER_DEVICE void end_copies_by_warp() {
 #if __CUDA_ARCH__ < 900

@@ -41,4 +41,15 @@ struct alignas(8) Vector2 {
   uint32_t y;
 };
 
+// Tiles that lie one after the other, each a row of units of up to 512 bytes; and what one copy
+// brings, part_units of each of part_tiles.
+struct PackedTiles {
+  const void* data = nullptr;
+  uint32_t unit_bytes = 512;
+  uint32_t num_units = 0;  // of a tile
+  uint32_t num_tiles = 0;
+  uint32_t part_units = 0;
+  uint32_t part_tiles = 0;
+};
+
 }  // namespace outrider::gpu

@@ -69,30 +69,38 @@ struct TeamSlices {
   }
 };
 
-// The copies of a team: stage after stage along the inner dimension, of which no stage goes beyond
-// the end of a slice. Each warp makes those of one output tile, the first ones also those of a
-// group of rows. What is not there is not copied: nobody looks at its sums.
+struct WideJob {
+  ProductJob job;
+  TileMap weights;  // a unit is a step
+  TileMap inputs;   // kInputUnits are a step
+};
+inline constexpr int32_t kInputUnits = 4;
+
+// The copies of a team: stage after stage along the inner dimension, each from where the one before
+// ended. A stage may go beyond the end of a slice, which nobody looks at.
 template <typename Shape>
 struct WideCopies {
+  const WideJob& wide;
   const Matrix& matrix;
+  int32_t first_tile;
+  int32_t first_group;
   int32_t warp;  // of the team
   Vector4* inputs;
   Vector4* weights;
   uint64_t* arrivals;
-  const Vector4* from_weights = nullptr;
-  const Vector4* from_inputs = nullptr;
-  uint32_t step_bytes = 0;
   int32_t slice;  // the next one
   int32_t end_slice;
   int32_t left = 0;  // steps of the one before
   int32_t begin;     // where the next one begins
 
-  OUTRIDER_DEVICE WideCopies(const ProductArgs& product,
+  OUTRIDER_DEVICE WideCopies(const WideJob& job,
                              const TeamSlices<Shape>& slices,
-                             int32_t first_tile,
-                             int32_t first_group,
-                             int32_t num_rows)
-      : matrix(product.weights),
+                             int32_t tile,
+                             int32_t group)
+      : wide(job),
+        matrix(job.job.product.weights),
+        first_tile(tile),
+        first_group(group),
         warp(static_cast<int32_t>(warp_id()) % Shape::kTiles),
         slice(slices.first),
         end_slice(slices.end),
@@ -103,25 +111,11 @@ struct WideCopies {
     arrivals = reinterpret_cast<uint64_t*>(all_weights + Shape::kTeams * Shape::kTeamPacked +
                                            Shape::kWaiting * Shape::kSums) +
                slices.team * Shape::kStages;
-    const auto in_tiles = static_cast<size_t>(whole_tiles(matrix.n_in, kTileInner));
-    const auto first_step = static_cast<size_t>(begin);
-    const int32_t tile = first_tile + warp;
-    if (tile < whole_tiles(matrix.n_out, kTileOutputs)) {
-      from_weights = static_cast<const Vector4*>(matrix.data) +
-                     (static_cast<size_t>(tile) * in_tiles + first_step) * Shape::kPackedStep;
-      step_bytes += kPackedBytes;
-    }
-    const int32_t group = first_group + warp;
-    if (warp < Shape::kRowGroups && group * kGroupRows < num_rows) {
-      from_inputs = static_cast<const Vector4*>(product.in.data) +
-                    (static_cast<size_t>(group) * in_tiles + first_step) * Shape::kInputStep;
-      step_bytes += kInputBytes;
-    }
   }
 
-  // Where a stage's lie: of a warp's output tile, of all rows.
+  // Where a stage's lie: of all output tiles, of all rows.
   OUTRIDER_DEVICE Vector4* weights_of(int32_t stage) const {
-    return weights + (stage * Shape::kTiles + warp) * Shape::kSteps * Shape::kPackedStep;
+    return weights + stage * Shape::kTiles * Shape::kSteps * Shape::kPackedStep;
   }
   OUTRIDER_DEVICE Vector4* inputs_of(int32_t stage) const {
     return inputs + stage * Shape::kRowGroups * Shape::kSteps * Shape::kInputStep;
@@ -135,26 +129,43 @@ struct WideCopies {
       begin = end;
     }
     if (left > 0) {
-      const int32_t now = left < Shape::kSteps ? left : Shape::kSteps;
-      const auto steps = static_cast<uint32_t>(now);
-      expect_bytes(arrivals + stage, steps * step_bytes);
-      if (from_weights != nullptr) {
-        copy_by_warp(weights_of(stage), from_weights, steps * kPackedBytes, arrivals + stage);
-        from_weights += now * Shape::kPackedStep;
-      }
-      if (from_inputs != nullptr) {
-        Vector4* const to = inputs_of(stage) + warp * Shape::kSteps * Shape::kInputStep;
-        copy_by_warp(to, from_inputs, steps * kInputBytes, arrivals + stage);
-        from_inputs += now * Shape::kInputStep;
-      }
-      left -= now;
+      const int32_t step = begin - left;
+      if (warp == 0) expect_bytes(arrivals + stage, kStageBytes);
+      bring(weights_of(stage), wide.weights, step, first_tile, stage);
+      bring(inputs_of(stage), wide.inputs, step * kInputUnits, first_group, stage);
+      left -= left < Shape::kSteps ? left : Shape::kSteps;
     }
     end_copies_by_warp();
   }
 
  private:
-  static constexpr uint32_t kPackedBytes = Shape::kPackedStep * sizeof(Vector4);
-  static constexpr uint32_t kInputBytes = Shape::kInputStep * sizeof(Vector4);
+  static constexpr uint32_t kStageBytes =
+      Shape::kSteps * (Shape::kTiles * Shape::kPackedStep + Shape::kRowGroups * Shape::kInputStep) *
+      sizeof(Vector4);
+
+  // From sm_90 on one warp's, else all bring some of it.
+  OUTRIDER_DEVICE void bring(Vector4* to,
+                             const TileMap& from,
+                             int32_t unit,
+                             int32_t tile,
+                             [[maybe_unused]] int32_t stage) const {
+#if __CUDA_ARCH__ >= 900
+    if (warp == 0) copy_tiles(to, from, unit, tile, arrivals + stage);
+#else
+    const PackedTiles& tiles = from.tiles;
+    const uint32_t unit_words = tiles.unit_bytes / sizeof(Vector4);
+    const uint32_t part_words = tiles.part_units * unit_words;  // of a tile
+    const uint32_t first = static_cast<uint32_t>(warp) * 32 + lane_id();
+    for (uint32_t i = first; i < tiles.part_tiles * part_words; i += Shape::kTeamThreads) {
+      const uint32_t of_tile = static_cast<uint32_t>(tile) + i / part_words;
+      const uint32_t of_unit = static_cast<uint32_t>(unit) + i % part_words / unit_words;
+      const bool is_there = of_tile < tiles.num_tiles && of_unit < tiles.num_units;
+      const size_t at = (size_t{of_tile} * tiles.num_units + of_unit) * unit_words + i % unit_words;
+      const auto* const data = static_cast<const Vector4*>(tiles.data);
+      copy_async_16(to + i, is_there ? data + at : data, is_there);
+    }
+#endif
+  }
 };
 
 // The sums of one warp, [row tile][4], and the partial folds that wait for their neighbour: of one
@@ -339,7 +350,8 @@ OUTRIDER_DEVICE void finish_rows(const ProductJob& job,
 
 template <typename Shape>
 OUTRIDER_KERNEL(Shape::kThreads, 1)
-void wide_product(ProductJob job) {
+void wide_product(OUTRIDER_ARGUMENT WideJob wide) {
+  const ProductJob& job = wide.job;
   const ProductArgs& product = job.product;
   const Matrix& matrix = product.weights;
   wait_for_predecessor();
@@ -350,11 +362,11 @@ void wide_product(ProductJob job) {
   if (first_group * kGroupRows >= num_rows) return;
 
   const TeamSlices<Shape> slices(matrix);
-  WideCopies<Shape> copies(product, slices, first_tile, first_group, num_rows);
+  WideCopies<Shape> copies(wide, slices, first_tile, first_group);
   WideSums<Shape> sums;
   sums.in_shared = shared_memory<Vector4>() +
                    Shape::kTeams * (Shape::kTeamInputs + Shape::kTeamPacked) + thread_id();
-  if (copies.warp == 0) init_arrivals(copies.arrivals, Shape::kStages, Shape::kTiles);
+  if (copies.warp == 0) init_arrivals(copies.arrivals, Shape::kStages, 1);
   sync_block();
   for (int32_t stage = 0; stage + 1 < Shape::kStages; ++stage) copies.ask(stage);
 
@@ -370,7 +382,8 @@ void wide_product(ProductJob job) {
     for (; step < slice_end; step += Shape::kSteps) {
       wait_copies_by_warp<Shape::kStages - 2>(copies.arrivals + stage, round);
       sync_group(Shape::kTeamThreads);  // so all of the team have read the stage before
-      const Vector4* const weights = copies.weights_of(stage);
+      const Vector4* const weights =
+          copies.weights_of(stage) + copies.warp * Shape::kSteps * Shape::kPackedStep;
       const Vector4* const inputs = copies.inputs_of(stage);
       const auto ask = [&] { copies.ask(stage == 0 ? Shape::kStages - 1 : stage - 1); };
       if (step + Shape::kSteps <= slice_end) {
@@ -401,13 +414,33 @@ Grid wide_grid(const ProductArgs& product) {
 
 template <typename Shape>
 void launch_wide(Stream& stream, const ProductJob& job) {
+  const Matrix& matrix = job.product.weights;
+  const auto num_steps = static_cast<uint32_t>(whole_tiles(matrix.n_in, kTileInner));
+  const auto num_tiles = static_cast<uint32_t>(whole_tiles(matrix.n_out, kTileOutputs));
+  const auto num_groups = static_cast<uint32_t>(whole_tiles(job.product.max_rows, kGroupRows));
+  const WideJob wide = {
+      .job = job,
+      .weights = make_tile_map(stream,
+                               {.data = matrix.data,
+                                .unit_bytes = Shape::kPackedStep * sizeof(Vector4),
+                                .num_units = num_steps,
+                                .num_tiles = num_tiles,
+                                .part_units = Shape::kSteps,
+                                .part_tiles = Shape::kTiles}),
+      .inputs = make_tile_map(stream,
+                              {.data = job.product.in.data,
+                               .unit_bytes = Shape::kInputStep * sizeof(Vector4) / kInputUnits,
+                               .num_units = num_steps * kInputUnits,
+                               .num_tiles = num_groups,
+                               .part_units = Shape::kSteps * kInputUnits,
+                               .part_tiles = Shape::kRowGroups})};
   launch(stream,
          wide_product<Shape>,
          {.grid = wide_grid<Shape>(job.product),
           .threads = Shape::kThreads,
           .shared_bytes = Shape::kSharedBytes,
           .overlaps = true},
-         job);
+         wide);
 }
 
 // About one block per processor of a large device is wanted (128 of an H200's 132: 4,096 outputs
