@@ -117,7 +117,7 @@ OUTRIDER_DEVICE void wait_copies() {
 }
 
 // As below sm_90.
-OUTRIDER_DEVICE void init_arrivals(uint64_t*, int, int) {}
+OUTRIDER_DEVICE void init_arrivals(uint64_t*, int) {}
 OUTRIDER_DEVICE void expect_bytes(uint64_t*, uint32_t) {}
 OUTRIDER_DEVICE void copy_by_warp(Vector4* shared,
                                   const Vector4* global,

@@ -70,7 +70,7 @@ TEST_P(SameBits, WhateverTheNumberOfRanks) {
   const SliceEnds whole = {8, {32, 48, 96, 96, 128, 176, 240, 256}};  // one is empty
   const Table values = random_table(kOut, kIn, inputs_for(weight_type), 6);
   const std::vector<float> bias = random_table(1, kOut, Type::kF32, 7).values;
-  for (const int32_t rows : {4, 40}) {
+  for (const int32_t rows : {4, 40, 70}) {
     const Table inputs = random_table(rows, kIn, input_type, 8);
     TestMatrix weights(*device, values, weight_type);
     weights.cut(whole);

@@ -234,6 +234,7 @@ class CudaDevice final : public Device {
 
 cudaStream_t native_stream(Stream& stream) { return static_cast<CudaStream&>(stream).native(); }
 bool overlap_allowed(Stream& stream) { return static_cast<CudaStream&>(stream).card().overlap; }
+
 static int card_attribute(Stream& stream, cudaDeviceAttr attribute) {
   int value = 0;
   const int ordinal = static_cast<CudaStream&>(stream).card().ordinal;
@@ -244,12 +245,14 @@ static int card_attribute(Stream& stream, cudaDeviceAttr attribute) {
 TileMap make_tile_map(Stream& stream, const PackedTiles& tiles) {
   TileMap map{.tiles = tiles, .map = {}};
   if (card_attribute(stream, cudaDevAttrComputeCapabilityMajor) < 9) return map;
+  static_cast<CudaStream&>(stream).card().use();  // it wants a context
   static const auto encode = [] {  // from the driver, which is not linked
+    constexpr const char* kName = "cuTensorMapEncodeTiled";
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    check_cuda(cudaGetDriverEntryPointByVersion(
-                   "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
-               "looking for cuTensorMapEncodeTiled");
+    check_cuda(cudaGetDriverEntryPointByVersion(kName, &found, 12000, cudaEnableDefault, &result),
+               kName);
+    if (found == nullptr) throw Error(std::string("the GPU's driver has no ") + kName);
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
   const cuuint64_t sizes[] = {tiles.unit_bytes / 2, tiles.num_units, tiles.num_tiles};

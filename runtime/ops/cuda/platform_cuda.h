@@ -142,13 +142,13 @@ OUTRIDER_DEVICE void wait_copies() {
 // Copies that a warp makes together of what nobody else reads (weights): of whole 16 bytes between
 // 16-byte aligned addresses. From sm_90 on one lane asks for all of a copy at once, and `arrival`
 // counts its bytes; below, every lane asks for some of it, and groups are counted.
-// `warps`: how many say what they expect of each (expect_bytes).
-OUTRIDER_DEVICE void init_arrivals(uint64_t* arrivals, int count, int warps) {
+// One warp says what is expected of each (expect_bytes).
+OUTRIDER_DEVICE void init_arrivals(uint64_t* arrivals, int count) {
 #if __CUDA_ARCH__ >= 900
   if (lane_id() == 0) {
     for (int i = 0; i < count; ++i) {
       const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrivals + i));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(warps) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(1) : "memory");
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }

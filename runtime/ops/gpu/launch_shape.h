@@ -1,4 +1,5 @@
-// How many threads a kernel runs in: blocks of `threads`, in a grid of up to three dimensions.
+// How many threads a kernel runs in: blocks of `threads`, in a grid of up to three dimensions. And
+// plain values that both sides of platform.h know.
 #pragma once
 
 #include <cstddef>
@@ -41,11 +42,11 @@ struct alignas(8) Vector2 {
   uint32_t y;
 };
 
-// Tiles that lie one after the other, each a row of units of up to 512 bytes; and what one copy
-// brings, part_units of each of part_tiles.
+// Tiles that lie one after the other, each a row of units of up to 512 bytes (256 numbers, as a
+// tensor map has at most); and what one copy brings, part_units of each of part_tiles.
 struct PackedTiles {
   const void* data = nullptr;
-  uint32_t unit_bytes = 512;
+  uint32_t unit_bytes = 0;
   uint32_t num_units = 0;  // of a tile
   uint32_t num_tiles = 0;
   uint32_t part_units = 0;

@@ -114,7 +114,7 @@ struct SkinnyWarp {
     const int32_t slice = static_cast<int32_t>(warp_id()) % of.num_slices;
     begin = slice == 0 ? 0 : of.slice_ends[slice - 1] / kTileInner;
     num_steps = whole_tiles(of.slice_ends[slice], kTileInner) - begin;
-    init_arrivals(arrivals, Shape::kPieces, 1);
+    init_arrivals(arrivals, Shape::kPieces);
   }
 
   // The first output tile of this warp's group. Groups past the end make the last tiles once more:
