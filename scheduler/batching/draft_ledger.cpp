@@ -108,8 +108,8 @@ void DraftLedger::commit(Sequence& sequence, int32_t draft_len, DraftRequest& re
   view.num_known_tokens = sequence.num_tokens();
 }
 
-// Of a block. It may have been asked for when the length was another. Who drafts asynchronously
-// goes on by the bonus draft token.
+// Of a block, which may have been asked for when the length was another. Asynchronous drafting goes
+// on by the bonus draft token.
 size_t DraftLedger::most_tokens(const Sequence& sequence) const {
   const int32_t longest = config_.num_speculative_tokens;
   if (drafts_async(sequence)) return static_cast<size_t>(longest) + 1;

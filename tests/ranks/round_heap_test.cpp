@@ -1,5 +1,5 @@
 // What a round with a draft model takes from the heap on rank 0 does not grow with its sequences
-// and tokens, and what prepared blocks keep there is bounded.
+// and tokens, of requests without filters and penalties; what prepared blocks keep is bounded.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
