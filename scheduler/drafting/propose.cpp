@@ -61,9 +61,9 @@ Guesses others_than(int32_t drawn, const Ranked& ranked, int32_t num_guesses, To
 struct Line {
   const DraftInput* input = nullptr;
   VerifyRule rule = VerifyRule::kGreedy;
-  int32_t row = 0;             // of the scanner
-  std::vector<uint64_t> keys;  // its best tokens, best first; none: unusable
-  float cut = kMasked;         // by the target's filters, where they are applied to the whole row
+  int32_t row = 0;                 // of the scanner
+  std::span<const uint64_t> keys;  // its best tokens, best first; none: unusable
+  float cut = kMasked;  // by the target's filters, where they are applied to the whole row
   float ceiling = kNoCeiling;
   std::vector<uint64_t> noisy;      // coupled: the likeliest tokens with their noise
   uint64_t best = 0;                // coupled: of these and of all others
@@ -101,7 +101,7 @@ RankedDraftToken greedy_choice(const Line& line) {
   proposal.drawn.token = key_token(line.keys.front());
   const auto end = std::find_if_not(
       line.keys.begin(), line.keys.end(), [&](uint64_t key) { return line.may_be_guessed(key); });
-  const std::span<const uint64_t> ranked(line.keys.begin(), end);
+  const std::span ranked(line.keys.begin(), end);
   proposal.others = others_than(proposal.drawn.token, ranked, line.input->num_guesses, key_token);
   return proposal;
 }
@@ -165,21 +165,9 @@ void draw_coupled(Line& line, int32_t size, RowQuestions& questions) {
 class ProposalStep {
  public:
   ProposalStep(std::span<const DraftInput> inputs, int32_t size, RowScanner& scanner)
-      : size_(size), scanner_(scanner) {
-    const VocabShard whole{0, size, size};
-    processed_.reserve(inputs.size());
+      : size_(size), scanner_(scanner), processed_(inputs.size()) {
+    lines_.reserve(inputs.size());
     for (const DraftInput& input : inputs) {
-      processed_.emplace_back(
-          ProcessorInput{.params = input.params,
-                         .tokens = input.tokens,
-                         .num_prompt_tokens = input.num_prompt_tokens,
-                         .draft = input.drafted,
-                         .first_row = static_cast<int32_t>(input.drafted.size()),
-                         .num_rows = 1,
-                         .logits = input.logits,
-                         .row_stride = size,
-                         .mask = input.mask},
-          whole);
       lines_.push_back({.input = &input,
                         .rule = resolve_rule(*input.params),
                         .row = static_cast<int32_t>(lines_.size())});
@@ -199,7 +187,20 @@ class ProposalStep {
  private:
   void process_rows() {
     RowQuestions questions;
-    for (ProcessedRows& processed : processed_) processed.ask(questions);
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      const DraftInput& input = *lines_[i].input;
+      processed_[i].begin({.params = input.params,
+                           .tokens = input.tokens,
+                           .num_prompt_tokens = input.num_prompt_tokens,
+                           .draft = input.drafted,
+                           .first_row = static_cast<int32_t>(input.drafted.size()),
+                           .num_rows = 1,
+                           .logits = input.logits,
+                           .row_stride = size_,
+                           .mask = input.mask},
+                          {0, size_, size_});
+      processed_[i].ask(questions);
+    }
     scanner_.answer(questions);
     for (ProcessedRows& processed : processed_) {
       processed.process();
@@ -209,17 +210,23 @@ class ProposalStep {
   }
 
   void find_best() {
+    size_t num_keys = 0;
+    for (const Line& line : lines_) num_keys += num_keys_for(*line.input, line.rule);
+    keys_.resize(num_keys);
+    std::span<uint64_t> left = keys_;
     RowQuestions questions;
     for (const Line& line : lines_) {
+      const auto n = static_cast<size_t>(num_keys_for(*line.input, line.rule));
       TopQuestion& top = questions.tops.emplace_back();
-      top = {.row = line.row, .n = num_keys_for(*line.input, line.rule)};
+      top = {.row = line.row, .keys = left.first(n)};
+      left = left.subspan(n);
       if (line.draws_from_list()) top.within = kNoWeightBelow;
     }
     scanner_.answer(questions);
     for (Line& line : lines_) {
-      TopQuestion& top = questions.tops[static_cast<size_t>(line.row)];
+      const TopQuestion& top = questions.tops[static_cast<size_t>(line.row)];
       if (top.bad || top.keys.empty() || key_score(top.keys.front()) == kMasked) continue;
-      line.keys = std::move(top.keys);
+      line.keys = top.keys;
     }
   }
 
@@ -250,9 +257,9 @@ class ProposalStep {
       if (line.rule == VerifyRule::kCoupled) draw_coupled(line, size_, questions);
       if (!line.draws_from_list()) continue;
       if (line.is_typical()) {
-        questions.tops.push_back({.row = line.row,
-                                  .n = static_cast<int32_t>(line.keys.size()),
-                                  .ceiling = line.ceiling});
+        line.kept_keys.resize(line.keys.size());
+        questions.tops.push_back(
+            {.row = line.row, .ceiling = line.ceiling, .keys = line.kept_keys});
       } else if (line.input->params->top_p < 1.0f) {
         questions.sums.push_back({.row = line.row, .max = line.max()});
       }
@@ -260,7 +267,7 @@ class ProposalStep {
     if (questions.empty()) return;
     scanner_.answer(questions);
     for (const DrawQuestion& draw : questions.draws) line_of(draw).best = draw.key;
-    for (TopQuestion& top : questions.tops) line_of(top).kept_keys = std::move(top.keys);
+    for (const TopQuestion& top : questions.tops) line_of(top).kept_keys.resize(top.keys.size());
     for (const SumQuestion& sum : questions.sums) line_of(sum).mass = sum.mass;
   }
 
@@ -280,6 +287,7 @@ class ProposalStep {
   std::vector<ProcessedRows> processed_;
   std::vector<RowView> views_;
   std::vector<Line> lines_;
+  std::vector<uint64_t> keys_;  // of the lines, one after the other
 };
 
 }  // namespace
@@ -316,9 +324,7 @@ RankedDraftToken propose_plain(const DraftInput& input,
                                uint64_t best,
                                std::span<const uint64_t> likeliest) {
   if (likeliest.empty()) return {.drawn = {.token = key_token(best)}, .others = {}};
-  Line line{.input = &input,
-            .rule = resolve_rule(*input.params),
-            .keys = {likeliest.begin(), likeliest.end()}};
+  Line line{.input = &input, .rule = resolve_rule(*input.params), .keys = likeliest};
   if (line.rule == VerifyRule::kGreedy) return greedy_choice(line);
   RowQuestions answered;  // by `best`
   draw_coupled(line, 0, answered);

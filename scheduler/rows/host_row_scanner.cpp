@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/short_list.h"
 #include "scheduler/rows/row_sums.h"
 #include "scheduler/rows/top_search.h"
 
@@ -50,14 +49,15 @@ void answer_about(const RowView& row, RowPeaks& peaks, SumQuestion& question) {
 // ---- draws
 
 struct Edits {
-  ShortList<int32_t, 32> index;
-  ShortList<float, 32> value;
+  std::vector<int32_t> index;
+  std::vector<float> value;
 };
 
 // The row's own, and the `masked` ones; both ascending.
-Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
+void join_edits(const RowView& row, std::span<const int32_t> masked, Edits& edits) {
   const std::span<const int32_t> own = row.edit_index;
-  Edits edits;
+  edits.index.clear();
+  edits.value.clear();
   size_t next = 0;
   size_t next_masked = 0;
   while (next < own.size() || next_masked < masked.size()) {
@@ -68,15 +68,14 @@ Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
     edits.value.push_back(is_masked ? kMasked : row.edit_value[next]);
     if (next < own.size() && own[next] == index) ++next;
   }
-  return edits;
 }
 
 void answer_about(const RowView& row, RowPeaks& peaks, DrawQuestion& question) {
   if (peaks.empty()) find_peaks(row, peaks);
   RowView kept = under(row, question.ceiling);
-  Edits edits;
+  thread_local Edits edits;  // whose memory is kept
   if (!question.without.empty()) {
-    edits = edits_and_masked(row, question.without);
+    join_edits(row, question.without, edits);
     kept.edit_index = edits.index;
     kept.edit_value = edits.value;
   }
@@ -100,10 +99,11 @@ uint32_t count_equal(const RowView& view, float value) {
 
 void answer_about(const RowView& row, RowPeaks&, TopQuestion& question) {
   const RowView kept = under(row, question.ceiling);
-  TopScan scan = scan_top(kept, question.n, question.within);
+  const size_t n = question.keys.size();
+  const TopScan scan = scan_top(kept, question.keys, question.within);
   question.bad = scan.bad;
-  question.keys = std::move(scan.keys);
-  const bool has_last = !scan.bad && question.n > 0 && std::ssize(question.keys) == question.n;
+  question.keys = scan.keys;
+  const bool has_last = !scan.bad && n > 0 && question.keys.size() == n;
   question.num_last =
       question.counts_last && has_last ? count_equal(kept, key_score(question.keys.back())) : 0;
 }
@@ -149,14 +149,14 @@ void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
   }
   if (question.digit == 1) {
     const uint32_t last = question.farthest | 0xffffffu;
-    question.inside.clear();
+    question.inside->clear();
     for_each_distance(
         row, question, question.farthest, last, [&](uint32_t distance, uint64_t amount) {
-          question.inside.push_back({distance, amount});
+          question.inside->push_back({distance, amount});
         });
   }
   const uint32_t found = question.farthest >> (shift + 8);
-  for (const BandQuestion::Entry& entry : question.inside) {
+  for (const BandQuestion::Entry& entry : *question.inside) {
     if (entry.distance >> (shift + 8) != found) continue;
     bands[(entry.distance >> shift) & 0xff] += entry.amount;
   }
@@ -197,6 +197,8 @@ void HostRowScanner::hold(std::span<const RowView> rows) {
 
 void HostRowScanner::answer(RowQuestions& questions) {
   for (ReadQuestion& question : questions.reads) answer_read(question);
+  if (inside_.size() < questions.bands.size()) inside_.resize(questions.bands.size());
+  for (size_t i = 0; i < questions.bands.size(); ++i) questions.bands[i].inside = &inside_[i];
   asked_.clear();
   for_each_kind(questions, [&](const auto& kind) {
     OUTRIDER_CHECK(std::ranges::is_sorted(kind, {}, kRowOf));

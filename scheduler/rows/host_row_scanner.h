@@ -29,7 +29,8 @@ class HostRowScanner : public RowScanner {
 
   std::span<const RowView> rows_;
   std::vector<RowPeaks> peaks_;  // by row; empty until somebody has looked at all of it
-  std::vector<int32_t> asked_;   // the rows that the questions at hand name, ascending
+  std::vector<std::vector<BandQuestion::Entry>> inside_;  // of each question about bands
+  std::vector<int32_t> asked_;  // the rows that the questions at hand name, ascending
 };
 
 }  // namespace outrider

@@ -1,8 +1,8 @@
 // What sampling wants to know of rows of logits, as questions: the one door to everything as long
 // as the vocabulary. Logits stay where the forward pass left them (host memory, or a device's), and
 // a scanner answers from there with integers and a few floats: bit for bit the same ones, whoever
-// answers, because the arithmetic is that of runtime/base/numbers/exact_math.h and rng.h, and what is put
-// together is put together by integer addition and maximum.
+// answers, because the arithmetic is that of runtime/base/numbers/exact_math.h and rng.h, and what
+// is put together is put together by integer addition and maximum.
 //
 // All questions of a step are asked at once, for all rows of the round, so that a device needs one
 // trip (upload, one launch per kind of question, download). Trips of verify(), whatever the number
@@ -71,16 +71,16 @@ struct DrawQuestion {
   uint64_t key = 0;                  // out: key_to_beat for an empty row
 };
 
-// The n best keys (pack_key of the scaled value), best first; fewer when the row is shorter, and
-// maybe without those of values more than `within` below the best.
+// The best keys (pack_key of the scaled value), best first; maybe without those of values more than
+// `within` below the best.
 struct TopQuestion {
   int32_t row = 0;
-  int32_t n = 0;
   float ceiling = kNoCeiling;
   float within = std::numeric_limits<float>::infinity();
-  bool counts_last = false;    // wants num_last
-  std::vector<uint64_t> keys;  // out; anything for a bad row
-  bool bad = false;            // out: as in ScanQuestion
+  bool counts_last = false;  // wants num_last
+  std::span<uint64_t> keys;  // in: memory for the n that are wanted; out: what is filled of it,
+                             // less in a shorter row, anything in a bad one
+  bool bad = false;          // out: as in ScanQuestion
   uint32_t num_last = 0;  // out: tokens whose value equals the n-th; 0 when there are fewer than n
 };
 
@@ -99,7 +99,7 @@ struct BandQuestion {
     uint32_t distance;
     uint64_t amount;
   };
-  std::vector<Entry> inside;  // the host scanner's memory between the digits
+  std::vector<Entry>* inside = nullptr;  // the host scanner's, of the place among the questions
 };
 inline constexpr int kNumDigits = 4;
 inline constexpr size_t kNumBands = 256;

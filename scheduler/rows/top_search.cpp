@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "scheduler/rows/draw_search.h"
 
@@ -15,23 +14,24 @@ struct Scratch {
   RowPeaks peaks;
   std::vector<uint64_t> bounds;
   std::vector<uint64_t> merged;
+  std::vector<uint64_t> keys;  // the best seen so far, best first
 };
 
 class TopSearch {
  public:
-  TopSearch(const RowView& row, int32_t n, Scratch& scratch)
-      : row_(row), capacity_(static_cast<size_t>(std::clamp(n, 0, row.size))), scratch_(scratch) {
+  TopSearch(const RowView& row, size_t n, Scratch& scratch)
+      : row_(row), capacity_(std::min(n, static_cast<size_t>(row.size))), scratch_(scratch) {
+    keys_.clear();
     keys_.reserve(2 * capacity_ + kStretchTokens);
   }
 
-  // The row's keys, best first.
-  std::vector<uint64_t> run(float within) && {
-    if (capacity_ == 0) return {};
+  // Fills scratch.keys.
+  void run(float within) {
+    if (capacity_ == 0) return;
     float top = kMasked;
     for (const float peak : scratch_.peaks) top = std::max(top, peak);
     floor_ = exact_mul(top, row_.inverse_temperature) - within;
     if (!take_all_near()) take_by_stretch();
-    return std::move(keys_);
   }
 
  private:
@@ -138,16 +138,18 @@ class TopSearch {
   const RowView& row_;
   const size_t capacity_;
   Scratch& scratch_;
+  std::vector<uint64_t>& keys_ = scratch_.keys;
   float floor_ = kMasked;
-  std::vector<uint64_t> keys_;  // the best seen so far, best first
 };
 
 }  // namespace
 
-TopScan scan_top(const RowView& row, int32_t n, float within) {
+TopScan scan_top(const RowView& row, std::span<uint64_t> memory, float within) {
   thread_local Scratch scratch;
   const bool bad = !find_peaks(row, scratch.peaks);
-  return {.keys = TopSearch(row, n, scratch).run(within), .bad = bad};
+  TopSearch(row, memory.size(), scratch).run(within);
+  std::ranges::copy(scratch.keys, memory.begin());
+  return {.keys = memory.first(scratch.keys.size()), .bad = bad};
 }
 
 }  // namespace outrider

@@ -4,21 +4,21 @@
 
 #include <cstdint>
 #include <limits>
-#include <vector>
+#include <span>
 
 #include "scheduler/rows/row_view.h"
 
 namespace outrider {
 
-// The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller,
-// and without those of values that lie more than `within` below its best. A bad row may have any
-// keys.
+// The best keys of this shard (scaled value, token), best first, as many as there is memory for;
+// fewer when the shard is smaller, and without those of values that lie more than `within` below
+// its best. A bad row may have any keys.
 struct TopScan {
-  std::vector<uint64_t> keys;
-  bool bad = false;  // NaN or infinity among the raw logits of this shard
+  std::span<uint64_t> keys;  // what is filled of `memory`
+  bool bad = false;          // NaN or infinity among the raw logits of this shard
 };
 TopScan scan_top(const RowView& row,
-                 int32_t n,
+                 std::span<uint64_t> memory,
                  float within = std::numeric_limits<float>::infinity());
 
 }  // namespace outrider

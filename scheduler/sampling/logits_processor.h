@@ -1,8 +1,8 @@
 // What a request's parameters change in its logits before the temperature: logit_bias, then the
 // min_tokens mask, then repetition, frequency and presence penalties (vLLM's order), and the token
 // mask, which is last here and first there: what it forbids nothing brings back. Of the others only
-// the few changed values of this shard are kept, by index; see row_view.h. Built per sequence and
-// round by verify() and propose(), alike on all ranks.
+// the few changed values of this shard are kept, by index; see row_view.h. Used by verify() and
+// propose(), alike on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
+#include "scheduler/sampling/index_set.h"
 #include "scheduler/sampling/shard_exchange.h"
 #include "scheduler/sampling/token_mask.h"
 
@@ -28,37 +29,41 @@ struct ProcessorInput {
   const TokenMask* mask = nullptr;  // null: made from params, which costs its construction
 };
 
+// The rows of one sequence. One that is kept from round to round has counted the tokens before and
+// has its memory already.
 class ProcessedRows {
  public:
-  // What input refers to must outlive this.
-  ProcessedRows(const ProcessorInput& input, const VocabShard& shard);
+  // The next rows. What input refers to must outlive them. Of one sequence, params and shard, whose
+  // tokens are the last call's and more.
+  void begin(const ProcessorInput& input, const VocabShard& shard);
 
   // Asks for the raw values that are changed, when there are any; process() must follow the answer.
   void ask(RowQuestions& questions);
   void process();
-  // The index-th of the num_rows. Valid while this object and the logits live.
+  // The index-th of the num_rows. Valid until begin() is called again, and while the logits live.
   RowView row(int32_t index) const;
 
  private:
   struct TokenState {
     float bias = 0.0f;
     bool stops = false;  // masked while fewer than min_tokens are out
-    bool seen = false;   // in prompt or output so far
+    bool in_prompt = false;
     int32_t output_count = 0;
   };
-  void collect_indices();
-  void collect_states();
   void collect_allowed();
-  void count_output(int32_t token);
+  void collect_indices();
+  void make_states();
+  void count_output(int32_t token, int32_t change);
   float processed(float raw, const TokenState& state, bool mask_stops) const;
   TokenState* state_of(int32_t token);
 
   ProcessorInput input_;
-  const SamplingParams& params_;
   VocabShard shard_;
-  float inverse_temperature_;
-  std::vector<int32_t> index_;      // ascending, into this shard's logits
-  std::vector<TokenState> states_;  // one per index
+  bool is_edited_ = false;  // these rows
+  size_t num_counted_ = 0;  // of the tokens
+  IndexSet set_;            // of shard indices; it only grows: what is not changed stays as it is
+  std::vector<int32_t> index_;      // all of it, ascending
+  std::vector<TokenState> states_;  // one per index, after the tokens that are counted
   std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
   std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };

@@ -3,6 +3,7 @@
 #include "scheduler/sampling/truncation.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -103,7 +104,14 @@ void write_local_best(const TopQuestion& top,
 struct BestValues {
   std::vector<ValueCount> values;  // best first, once all shards are added
   float known_down_to = kMasked;
-  uint64_t sums[2] = {0, 0};  // mass, moment
+  uint64_t sums[2] = {0, 0};                           // mass, moment
+  std::vector<std::pair<uint32_t, uint64_t>> nearest;  // distance, mass: of farthest_of()
+
+  void clear() {
+    values.clear();
+    known_down_to = kMasked;
+    sums[0] = sums[1] = 0;
+  }
 
   void add_shard(const GatherLayout& layout, std::span<const uint32_t> words) {
     const uint32_t last = words[layout.num_values - 1];  // 0: the shard has told all its values
@@ -120,11 +128,7 @@ struct BestValues {
     }
   }
 
-  void sort() {
-    std::stable_sort(values.begin(), values.end(), [](const ValueCount& a, const ValueCount& b) {
-      return a.value > b.value;
-    });
-  }
+  void sort() { std::ranges::sort(values, std::greater<float>(), &ValueCount::value); }
 
   // For when all kept values are known: what lies below the cut is not in the row any more.
   void reduce_to(const TruncationRow& row) {
@@ -151,18 +155,17 @@ void cut_to_top_k(TruncationRow& row, const BestValues& best) {
 // anything else that lies as near, is below what is known.
 std::optional<uint32_t> farthest_of(const TruncationRow& row,
                                     const KeepOrder& order,
-                                    const BestValues& best,
+                                    BestValues& best,
                                     uint64_t target) {
-  std::vector<std::pair<uint32_t, uint64_t>> nearest;  // distance, mass
-  nearest.reserve(best.values.size());
+  best.nearest.clear();
   for (const ValueCount& entry : best.values) {
     const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
     const uint64_t mass = entry.value < row.cut ? 0 : entry.count * fixed_weight(below_max);
-    nearest.emplace_back(order.distance(entry.value), mass);
+    best.nearest.emplace_back(order.distance(entry.value), mass);
   }
-  std::sort(nearest.begin(), nearest.end());
+  std::ranges::sort(best.nearest);
   uint64_t reached = 0;
-  for (const auto& [distance, mass] : nearest) {
+  for (const auto& [distance, mass] : best.nearest) {
     reached += mass;
     if (reached < target) continue;
     if (std::max(order.lowest(distance), row.cut) < best.known_down_to) return std::nullopt;
@@ -171,14 +174,14 @@ std::optional<uint32_t> farthest_of(const TruncationRow& row,
   return std::nullopt;
 }
 
-bool cut_to_top_p(TruncationRow& row, const BestValues& best) {
+bool cut_to_top_p(TruncationRow& row, BestValues& best) {
   const KeepOrder order{row.max, 0.0};
   const auto farthest = farthest_of(row, order, best, mass_target(row.params->top_p, best.sums[0]));
   if (farthest) row.cut = std::max(row.cut, order.lowest(*farthest));
   return farthest.has_value();
 }
 
-bool cut_to_typical(TruncationRow& row, const BestValues& best) {
+bool cut_to_typical(TruncationRow& row, BestValues& best) {
   const KeepOrder order = typical_order(row, best.sums[0], best.sums[1]);
   const auto farthest =
       farthest_of(row, order, best, mass_target(row.params->typical_p, best.sums[0]));
@@ -210,15 +213,24 @@ void settle(Filters& filters, BestValues& best) {
 
 // This shard's words of the rows, one layout after the other.
 std::vector<uint32_t> local_best(const std::vector<Filters*>& rows, RowScanner& scanner) {
-  RowQuestions questions;
+  size_t num_keys = 0;
   size_t size = 0;
+  for (const Filters* filters : rows) {
+    num_keys += layout_of(*filters).num_values;
+    size += layout_of(*filters).size();
+  }
+  std::vector<uint64_t> keys(num_keys);
+  RowQuestions questions;
+  questions.tops.reserve(rows.size());
+  questions.sums.reserve(rows.size());
+  std::span<uint64_t> left = keys;
   for (const Filters* filters : rows) {
     const GatherLayout layout = layout_of(*filters);
     const TruncationRow& row = *filters->row;
     questions.tops.push_back(
-        {.row = row.row, .n = static_cast<int32_t>(layout.num_values), .counts_last = true});
+        {.row = row.row, .counts_last = true, .keys = left.first(layout.num_values)});
+    left = left.subspan(layout.num_values);
     if (layout.num_sums > 0) questions.sums.push_back(sums_of(row, layout.num_sums > 1));
-    size += layout.size();
   }
   scanner.answer(questions);
   std::vector<uint32_t> words(size);
@@ -244,9 +256,10 @@ void cut_by_gather(const std::vector<Filters*>& rows,
   std::vector<uint32_t> all(mine.size() * num_shards);
   exchange.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   size_t offset = 0;
+  BestValues best;
   for (Filters* filters : rows) {
     const GatherLayout layout = layout_of(*filters);
-    BestValues best;
+    best.clear();
     for (size_t shard = 0; shard < num_shards; ++shard) {
       best.add_shard(layout, std::span(all).subspan(shard * mine.size() + offset, layout.size()));
     }
@@ -294,6 +307,7 @@ void select_by_radix(std::vector<Selection>& selections,
   if (selections.empty()) return;
   std::vector<uint64_t> bands(selections.size() * kNumBands);
   RowQuestions questions;
+  questions.bands.reserve(selections.size());
   for (size_t i = 0; i < selections.size(); ++i) {
     const Selection& selection = selections[i];
     questions.bands.push_back({.row = selection.row->row,
@@ -321,6 +335,7 @@ void cut_from_below(std::vector<Filters>& work,
                     RowScanner& scanner,
                     ShardExchange& exchange) {
   std::vector<Selection> selections;
+  selections.reserve(work.size());
   for (const Filters& filters : work) {
     if (!(by_mass ? filters.top_p : filters.top_k)) continue;
     const SamplingParams& params = *filters.row->params;
@@ -341,6 +356,8 @@ void cut_from_below(std::vector<Filters>& work,
 void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
   std::vector<Selection> selections;
   RowQuestions questions;
+  selections.reserve(work.size());
+  questions.sums.reserve(work.size());
   for (const Filters& filters : work) {
     TruncationRow& row = *filters.row;
     if (!filters.typical_p || row.max == kMasked) continue;
@@ -350,6 +367,7 @@ void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardE
   if (selections.empty()) return;
   scanner.answer(questions);
   std::vector<uint64_t> sums;
+  sums.reserve(2 * questions.sums.size());
   for (const SumQuestion& answered : questions.sums) {
     sums.push_back(answered.mass);
     sums.push_back(answered.moment);
@@ -376,6 +394,7 @@ void truncate(std::span<TruncationRow> rows,
               RowScanner& scanner,
               ShardExchange& exchange) {
   std::vector<Filters> work;
+  work.reserve(rows.size());
   for (TruncationRow& row : rows) {
     const SamplingParams& params = *row.params;
     work.push_back({.row = &row,
@@ -385,6 +404,7 @@ void truncate(std::span<TruncationRow> rows,
     if (!work.back().top_k && !work.back().top_p) apply_min_p(row);
   }
   std::vector<Filters*> gathered;
+  gathered.reserve(work.size());
   for (Filters& filters : work) {
     if (is_gathered(filters)) gathered.push_back(&filters);
   }

@@ -62,9 +62,10 @@ class LogprobPass {
   // Two words per row: the mass, and the logit of the token from the shard that has it.
   void find_logprobs() {
     RowQuestions questions;
-    for_each_good([&](size_t i) {
-      questions.sums.push_back({.row = static_cast<int32_t>(i), .max = max_[i]});
-    });
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!results_[i].bad)
+        questions.sums.push_back({.row = static_cast<int32_t>(i), .max = max_[i]});
+    }
     scanner_.answer(questions);
     std::vector<uint64_t> words(2 * rows_.size());
     for (const SumQuestion& sum : questions.sums) {
@@ -82,14 +83,20 @@ class LogprobPass {
 
   // The best tokens of this shard are found on the same trip.
   void find_ranks() {
+    size_t num_keys = 0;
+    for (size_t i = 0; i < rows_.size(); ++i) num_keys += num_top(i);
+    best_.resize(num_keys);
     RowQuestions questions;
-    for_each_good([&](size_t i) {
+    std::span<uint64_t> left = best_;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const std::span<uint64_t> keys = left.first(num_top(i));
+      left = left.subspan(num_top(i));
+      if (results_[i].bad) continue;
       const auto row = static_cast<int32_t>(i);
       questions.ranks.push_back({.row = row, .value = logit_[i], .token = rows_[i].token});
-      if (num_top(i) > 0) questions.tops.push_back({.row = row, .n = num_top(i)});
-    });
+      if (!keys.empty()) questions.tops.push_back({.row = row, .keys = keys});
+    }
     scanner_.answer(questions);
-    tops_ = std::move(questions.tops);
     std::vector<uint64_t> words(rows_.size());
     for (const RankQuestion& rank : questions.ranks) {
       words[static_cast<size_t>(rank.row)] = rank.num_before;
@@ -100,49 +107,33 @@ class LogprobPass {
     }
   }
 
-  template <typename Visit>
-  void for_each_good(Visit&& visit) const {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (!results_[i].bad) visit(i);
-    }
+  size_t num_top(size_t i) const {
+    return static_cast<size_t>(std::clamp(rows_[i].num_top, 0, shard_.vocab_size));
   }
-
-  int32_t num_top(size_t i) const { return std::clamp(rows_[i].num_top, 0, shard_.vocab_size); }
 
   void find_top() {
-    size_t size = 0;
-    for (size_t i = 0; i < rows_.size(); ++i) size += static_cast<size_t>(num_top(i));
-    if (size == 0) return;
-    std::vector<uint64_t> mine(size);
+    if (best_.empty()) return;
+    std::vector<uint64_t> all(best_.size() * static_cast<size_t>(exchange_.num_shards()));
+    exchange_.gather(std::as_bytes(std::span(best_)), std::as_writable_bytes(std::span(all)));
     size_t offset = 0;
-    auto top = tops_.begin();
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (top != tops_.end() && static_cast<size_t>(top->row) == i) {
-        const auto out = mine.begin() + static_cast<ptrdiff_t>(offset);
-        std::copy(top->keys.begin(), top->keys.end(), out);
-        ++top;
-      }
-      offset += static_cast<size_t>(num_top(i));
-    }
-    std::vector<uint64_t> all(size * static_cast<size_t>(exchange_.num_shards()));
-    exchange_.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-    offset = 0;
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      merge_top(i, all, offset, size);
-      offset += static_cast<size_t>(num_top(i));
+      merge_top(i, all, offset);
+      offset += num_top(i);
     }
   }
 
-  void merge_top(size_t i, const std::vector<uint64_t>& all, size_t offset, size_t stride) {
-    const auto wanted = static_cast<size_t>(num_top(i));
+  void merge_top(size_t i, const std::vector<uint64_t>& all, size_t offset) {
+    const size_t wanted = num_top(i);
     if (results_[i].bad || wanted == 0) return;
-    std::vector<uint64_t> keys;
-    for (size_t at = offset; at < all.size(); at += stride) {
+    std::vector<uint64_t>& keys = merged_;
+    keys.clear();
+    for (size_t at = offset; at < all.size(); at += best_.size()) {
       keys.insert(keys.end(),
                   all.begin() + static_cast<ptrdiff_t>(at),
                   all.begin() + static_cast<ptrdiff_t>(at + wanted));
     }
     std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+    results_[i].logprobs.top.reserve(wanted);
     for (size_t n = 0; n < wanted && keys[n] != 0; ++n) {
       results_[i].logprobs.top.emplace_back(key_token(keys[n]), logprob(i, key_score(keys[n])));
     }
@@ -161,7 +152,8 @@ class LogprobPass {
   std::vector<RowView> views_;
   std::vector<int32_t> index_;      // of the rows' tokens, when they are on this shard
   std::vector<float> local_logit_;  // and what it says of them
-  std::vector<TopQuestion> tops_;
+  std::vector<uint64_t> best_;      // the best keys of this shard, of the rows one after the other
+  std::vector<uint64_t> merged_;    // those of a row, of all shards
   std::vector<float> max_;
   std::vector<float> logit_;
   std::vector<double> log_mass_;

@@ -13,7 +13,6 @@
 #include "runtime/base/error.h"
 #include "scheduler/rows/host_row_scanner.h"
 #include "scheduler/rows/row_kernels.h"
-#include "scheduler/sampling/logits_processor.h"
 #include "scheduler/sampling/truncation.h"
 #include "scheduler/verification/listed_tokens.h"
 #include "scheduler/verification/logprobs.h"
@@ -155,28 +154,37 @@ class Verification::Round {
   // The raw values that bias, penalties and min_tokens change.
   void process_rows() {
     RowQuestions questions;
-    processed_.reserve(inputs_.size());
+    questions.reads.reserve(inputs_.size());
     views_.reserve(rows_.size());
-    for (const VerifyInput& input : inputs_) {
-      processed_.emplace_back(
-          ProcessorInput{.params = input.params,
-                         .tokens = input.tokens,
-                         .num_prompt_tokens = input.num_prompt_tokens,
-                         .draft = input.draft,
-                         .first_row = 0,
-                         .num_rows = static_cast<int32_t>(input.draft.size()) + 1,
-                         .logits = input.logits,
-                         .row_stride = shard_.size(),
-                         .mask = input.mask},
-          shard_);
+    make_processed();
+    for (size_t n = 0; n < inputs_.size(); ++n) {
+      const VerifyInput& input = inputs_[n];
+      processed(n).begin({.params = input.params,
+                          .tokens = input.tokens,
+                          .num_prompt_tokens = input.num_prompt_tokens,
+                          .draft = input.draft,
+                          .first_row = 0,
+                          .num_rows = static_cast<int32_t>(input.draft.size()) + 1,
+                          .logits = input.logits,
+                          .row_stride = shard_.size(),
+                          .mask = input.mask},
+                         shard_);
+      processed(n).ask(questions);
     }
-    for (ProcessedRows& processed : processed_) processed.ask(questions);
     scanner_.answer(questions);
-    for (ProcessedRows& processed : processed_) processed.process();
+    for (size_t n = 0; n < inputs_.size(); ++n) processed(n).process();
     for (const Row& row : rows_) {
-      views_.push_back(processed_[row.input].row(static_cast<int32_t>(row.index)));
+      views_.push_back(processed(row.input).row(static_cast<int32_t>(row.index)));
     }
     scanner_.hold(views_);
+  }
+
+  void make_processed() {
+    const auto is_missing = [](const VerifyInput& input) { return input.processed == nullptr; };
+    if (std::ranges::any_of(inputs_, is_missing)) made_.resize(inputs_.size());
+  }
+  ProcessedRows& processed(size_t n) {
+    return inputs_[n].processed == nullptr ? made_[n] : *inputs_[n].processed;
   }
 
   void find_best() {
@@ -208,6 +216,7 @@ class Verification::Round {
 
   void truncate_rows() {
     std::vector<TruncationRow> filtered;
+    filtered.reserve(rows_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
       const Row& row = rows_[r];
       if (!row.filtered || failed(row)) continue;
@@ -429,7 +438,7 @@ class Verification::Round {
   const VocabShard& shard_;
   RowScanner& scanner_;
   ShardExchange& exchange_;
-  std::vector<ProcessedRows> processed_;
+  std::vector<ProcessedRows> made_;  // of each input, where one has none that is kept
   std::vector<Row> rows_;
   std::vector<RowView> views_;        // of the rows
   std::vector<JudgedRow> judged_;     // of an input one after the other

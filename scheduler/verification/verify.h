@@ -12,6 +12,7 @@
 
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
+#include "scheduler/sampling/logits_processor.h"
 #include "scheduler/sampling/shard_exchange.h"
 #include "scheduler/sampling/token_mask.h"
 
@@ -35,6 +36,7 @@ struct VerifyInput {
   LogitsAddress logits;  // [draft.size() + 1, shard.size()], raw, in the scanner's memory; row i
                          // judges position tokens.size() + i
   const TokenMask* mask = nullptr;  // of params, kept between rounds; null: made anew when needed
+  ProcessedRows* processed = nullptr;  // likewise, of this shard
 };
 
 // Decisions in the order of the inputs. A bonus draft token that stands is the decision's

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "runtime/ops/cuda/rows/noise_bound.h"
@@ -99,6 +100,7 @@ struct Asked {
   RowQuestions questions;
   std::vector<std::vector<int32_t>> indices;
   std::vector<std::vector<float>> values;
+  std::vector<std::vector<uint64_t>> keys;
   std::vector<std::vector<uint64_t>> bands;
 };
 
@@ -112,6 +114,7 @@ void ask(Asked& asked, const std::vector<MadeRow>& rows, uint64_t seed) {
   RowQuestions& questions = asked.questions;
   asked.indices.reserve(rows.size());
   asked.values.reserve(rows.size());
+  asked.keys.reserve(4 * rows.size());
   asked.bands.reserve(8 * rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
     const MadeRow& made = rows[r];
@@ -142,9 +145,11 @@ void ask(Asked& asked, const std::vector<MadeRow>& rows, uint64_t seed) {
       if (i % 2 == 0) questions.draws.back().without = made.without;
       if (i == 3) questions.draws.back().key_to_beat = pack_key(top + 2.0f, 1 << 18);
     }
-    for (const int32_t n : {1, 4, 64, generator() % 4 == 0 ? 5000 : 300}) {
-      questions.tops.push_back(
-          {.row = row, .n = n, .ceiling = ceiling(), .counts_last = generator() % 2 == 0});
+    for (const size_t n : {1, 4, 64, generator() % 4 == 0 ? 5000 : 300}) {
+      questions.tops.push_back({.row = row,
+                                .ceiling = ceiling(),
+                                .counts_last = generator() % 2 == 0,
+                                .keys = asked.keys.emplace_back(n)});
     }
     for (int digit = 0; digit < kNumDigits; ++digit) {
       for (const bool by_mass : {false, true}) {
@@ -203,7 +208,8 @@ void expect_same(const RowQuestions& here, const RowQuestions& there) {
   }
   for (size_t i = 0; i < here.tops.size(); ++i) {
     ASSERT_EQ(here.tops[i].bad, there.tops[i].bad) << i;
-    ASSERT_EQ(here.tops[i].keys, there.tops[i].keys) << i;
+    ASSERT_NE(here.tops[i].keys.data(), there.tops[i].keys.data());
+    ASSERT_TRUE(std::ranges::equal(here.tops[i].keys, there.tops[i].keys)) << i;
     ASSERT_EQ(here.tops[i].num_last, there.tops[i].num_last) << i;
   }
   for (size_t i = 0; i < here.bands.size(); ++i) {
@@ -292,10 +298,14 @@ TEST(DeviceRowScanner, ARowWithNanOrInfinityIsBadEvenBehindEditsAndMasks) {
       views[2].allowed = allowed;
       bench.scanner.hold(views);
       RowQuestions questions;
+      std::array<uint64_t, 9> keys{};
       for (int32_t row = 0; row < 3; ++row) {
         questions.scans.push_back({.row = row});
         questions.scans.push_back({.row = row, .draws = true});
-        questions.tops.push_back({.row = row, .n = 3, .counts_last = true});
+        questions.tops.push_back(
+            {.row = row,
+             .counts_last = true,
+             .keys = std::span(keys).subspan(3 * static_cast<size_t>(row), 3)});
       }
       bench.scanner.answer(questions);
       for (const ScanQuestion& scan : questions.scans) EXPECT_EQ(scan.bad, wrong != 1e30f);
@@ -359,10 +369,12 @@ TEST(DeviceRowScanner, AsksBehindTheStepThatWritesTheRow) {
   const auto answer_of = [](RowScanner& asked, const RowView& row) {
     asked.hold({&row, 1});
     RowQuestions questions;
+    std::vector<uint64_t> keys(9);
     questions.scans.push_back({.row = 0, .draws = true, .noise = {7, 3, Stream::kCoupled, 1}});
-    questions.tops.push_back({.row = 0, .n = 9});
+    questions.tops.push_back({.row = 0, .keys = keys});
     asked.answer(questions);
-    return std::pair{questions.scans[0].key, questions.tops[0].keys};
+    keys.resize(questions.tops[0].keys.size());
+    return std::pair{questions.scans[0].key, keys};
   };
   HostRowScanner host;
   const auto expected = answer_of(host, row_at(logits.data()));

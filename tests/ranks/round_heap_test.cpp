@@ -1,8 +1,11 @@
 // What a round with a draft model takes from the heap on rank 0 does not grow with its sequences
-// and tokens, of requests without filters and penalties; what prepared blocks keep is bounded.
+// and tokens, whatever changes or filters their logits; what prepared blocks keep is bounded.
+// Log-probabilities are lists that leave with the tokens.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -46,7 +49,7 @@ constexpr int32_t kNumPrompt = 60;
 // A coordinator's rounds by hand, with the draft's replies as they come over the wire.
 class Rounds {
  public:
-  Rounds(uint64_t num_sequences, VerifyMode mode, AsyncDrafting async)
+  Rounds(uint64_t num_sequences, const SamplingParams& params)
       : planner_({.num_blocks = 640,
                   .max_num_seqs = 64,
                   .max_num_batched_tokens = 4096,
@@ -57,12 +60,10 @@ class Rounds {
         target_(model_, *group_) {
     for (uint64_t id = 1; id <= num_sequences; ++id) {
       Request request{.id = id, .prompt = std::vector<int32_t>(kNumPrompt, 300)};
+      request.params = params;
       request.params.max_tokens = 150;
-      request.params.temperature = mode == VerifyMode::kAuto ? 0.0f : 1.0f;
-      request.params.verify_mode = mode;
       request.params.noise_seed = id;
       request.params.fixed_draft_len = true;
-      request.params.async_drafting = async;
       request.stream = std::make_shared<ResultStream>();
       streams_.push_back(request.stream);
       planner_.add(std::move(request));
@@ -162,14 +163,14 @@ class Rounds {
 };
 
 // Of twenty rounds in which no text and no block table outgrows its memory (a vector's doubles).
-std::vector<uint64_t> steady_rounds(uint64_t num_sequences, VerifyMode mode, AsyncDrafting async) {
-  Rounds rounds(num_sequences, mode, async);
+std::vector<uint64_t> steady_rounds(uint64_t num_sequences, const SamplingParams& params) {
+  Rounds rounds(num_sequences, params);
   for (int i = 0; i < 15; ++i) rounds.step();
   const size_t num_drafted = rounds.num_drafted;
   const uint64_t num_hits = rounds.num_hits();
   std::vector<uint64_t> taken;
   for (int i = 0; i < 20; ++i) taken.push_back(rounds.step());
-  const bool prepares = async == AsyncDrafting::kCache;
+  const bool prepares = params.async_drafting == AsyncDrafting::kCache;
   EXPECT_EQ(rounds.num_drafted - num_drafted, 20 * num_sequences * kDraftLen);
   EXPECT_EQ(rounds.num_hits() - num_hits, prepares ? 20 * num_sequences : 0);
   EXPECT_GE(rounds.num_taken, (prepares ? 68 : 34) * num_sequences);
@@ -177,12 +178,62 @@ std::vector<uint64_t> steady_rounds(uint64_t num_sequences, VerifyMode mode, Asy
   return taken;
 }
 
+// num_growing: of the rounds, those in which all texts' edits outgrow their memory (which doubles).
+void expect_same_whatever_the_number(const SamplingParams& params, size_t num_growing = 0) {
+  std::vector<uint64_t> few = steady_rounds(8, params);
+  std::vector<uint64_t> many = steady_rounds(64, params);
+  for (std::vector<uint64_t>* taken : {&few, &many}) {
+    std::ranges::sort(*taken);
+    taken->resize(taken->size() - num_growing);
+  }
+  EXPECT_EQ(many, few);
+  for (const uint64_t taken : few) EXPECT_LT(taken, 100u);
+}
+
 TEST(RoundHeap, DoesNotGrowWithSequences) {
   for (const AsyncDrafting async : {AsyncDrafting::kOff, AsyncDrafting::kCache}) {
-    for (const VerifyMode mode : {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock}) {
-      const std::vector<uint64_t> few = steady_rounds(8, mode, async);
-      EXPECT_EQ(steady_rounds(64, mode, async), few);
-      for (const uint64_t taken : few) EXPECT_LT(taken, 100u);
+    expect_same_whatever_the_number({.temperature = 0.0f, .async_drafting = async});
+    for (const VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
+      expect_same_whatever_the_number({.verify_mode = mode, .async_drafting = async});
+    }
+  }
+}
+
+TEST(RoundHeap, FiltersPenaltiesAndMasksDoNotGrowWithSequences) {
+  const std::pair<const char*, void (*)(SamplingParams&)> changes[] = {
+      {"top_k", [](SamplingParams& params) { params.top_k = 40; }},
+      {"wide top_k", [](SamplingParams& params) { params.top_k = 400; }},
+      {"top_p", [](SamplingParams& params) { params.top_p = 0.9f; }},
+      {"wide top_p", [](SamplingParams& params) { params.top_p = 0.9999f; }},
+      {"min_p", [](SamplingParams& params) { params.min_p = 0.1f; }},
+      {"typical_p", [](SamplingParams& params) { params.typical_p = 0.9f; }},
+      {"repetition", [](SamplingParams& params) { params.repetition_penalty = 1.1f; }},
+      {"presence", [](SamplingParams& params) { params.presence_penalty = 0.5f; }},
+      {"bias",
+       [](SamplingParams& params) {
+         params.logit_bias = {{3, -2.0f}, {900, 1.0f}};
+       }},
+      {"min_tokens",
+       [](SamplingParams& params) {
+         params.min_tokens = 150;
+         params.stop_token_ids = {5};
+       }},
+      {"allowed",
+       [](SamplingParams& params) {
+         params.allowed_token_ids = {7, 300, 301, 302};
+       }},
+      {"bad_words",
+       [](SamplingParams& params) {
+         params.bad_words = {{300, 4}, {9}};
+       }},
+  };
+  for (const auto& [name, change] : changes) {
+    for (const VerifyMode mode :
+         {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, static_cast<int>(mode)));
+      SamplingParams params{.verify_mode = mode, .async_drafting = AsyncDrafting::kCache};
+      change(params);
+      expect_same_whatever_the_number(params, 3);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "scheduler/round.h"
 #include "scheduler/rows/host_row_scanner.h"
 #include "scheduler/rows/row_sums.h"
+#include "scheduler/sampling/logits_processor.h"
 #include "scheduler/sampling/truncation.h"
 #include "scheduler/verification/logprobs.h"
 #include "scheduler/verification/rules.h"
@@ -216,6 +217,83 @@ TEST(Processors, GreedyTakesTheProcessedMaximum) {
   EXPECT_EQ(greedy_choice(changed), 1);
   changed.params.min_tokens = 1;  // one token is out already
   EXPECT_EQ(greedy_choice(changed), 3);
+}
+
+// Written anew from the definition (logits_processor.h), before the temperature.
+float processed_by_definition(const SamplingParams& params,
+                              std::span<const int32_t> text,
+                              size_t num_prompt_tokens,
+                              int32_t token,
+                              float raw) {
+  const auto output = text.subspan(num_prompt_tokens);
+  const bool may_stop = static_cast<int32_t>(output.size()) >= params.min_tokens;
+  if (!may_stop && std::ranges::count(params.stop_token_ids, token) > 0) return kMasked;
+  float value = raw;
+  for (const auto& [biased, bias] : params.logit_bias) value += biased == token ? bias : 0.0f;
+  const float penalty = params.repetition_penalty;
+  if (std::ranges::count(text, token) > 0 && penalty != 1.0f)
+    value = value > 0.0f ? value / penalty : value * penalty;
+  const auto count = static_cast<float>(std::ranges::count(output, token));
+  value -= params.frequency_penalty * count;
+  return count > 0.0f ? value - params.presence_penalty : value;
+}
+
+// Of a text that grows, with drafts of which some stand.
+TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
+  std::mt19937_64 generator(57);
+  int num_edited = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto vocab_size = static_cast<int32_t>(2 + generator() % 150);
+    const VocabShard shard{static_cast<int32_t>(generator() % static_cast<uint64_t>(vocab_size)),
+                           vocab_size,
+                           vocab_size};
+    TestSequence sequence = random_sequence(vocab_size, generator);
+    const SamplingParams& params = sequence.params;
+    const std::shared_ptr<const TokenMask> mask = make_token_mask(params);
+    HostRowScanner scanner;
+    ProcessedRows kept;
+    for (int round = 0; round < 10; ++round) {
+      const auto num_rows = static_cast<int32_t>(sequence.rows.size());
+      std::vector<float> logits;
+      for (const std::vector<float>& row : sequence.rows)
+        logits.insert(logits.end(), row.begin() + shard.begin, row.end());
+      kept.begin({.params = &params,
+                  .tokens = sequence.tokens,
+                  .num_prompt_tokens = sequence.num_prompt_tokens,
+                  .draft = sequence.draft,
+                  .num_rows = num_rows,
+                  .logits = logits.data(),
+                  .row_stride = shard.size(),
+                  .mask = mask.get()},
+                 shard);
+      RowQuestions questions;
+      kept.ask(questions);
+      scanner.answer(questions);
+      kept.process();
+      std::vector<int32_t> text = sequence.tokens;
+      for (int32_t r = 0; r < num_rows; ++r) {
+        const auto at = static_cast<size_t>(r);
+        if (r > 0) text.push_back(sequence.draft[at - 1].token);
+        const RowView row = kept.row(r);
+        for (int32_t i = 0; i < shard.size(); ++i) {
+          const float raw = logits[at * static_cast<size_t>(shard.size()) + static_cast<size_t>(i)];
+          const float value = processed_by_definition(
+              params, text, static_cast<size_t>(sequence.num_prompt_tokens), shard.begin + i, raw);
+          if (!row.is_allowed(i)) continue;
+          ASSERT_EQ(row.scaled(i, raw), value * inverse_temperature(params)) << trial;
+          num_edited += value != raw ? 1 : 0;
+        }
+      }
+      const size_t num_accepted = generator() % sequence.rows.size();
+      for (size_t i = 0; i < num_accepted; ++i) sequence.tokens.push_back(sequence.draft[i].token);
+      sequence.tokens.push_back(
+          static_cast<int32_t>(generator() % static_cast<uint64_t>(vocab_size)));
+      const TestSequence next = random_sequence(vocab_size, generator);
+      sequence.draft = next.draft;
+      sequence.rows = next.rows;
+    }
+  }
+  EXPECT_GT(num_edited, 10000);
 }
 
 TEST(Processors, DraftTokensCountAsOutputOfLaterRows) {

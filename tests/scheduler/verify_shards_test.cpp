@@ -475,11 +475,13 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
     std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
     EXPECT_EQ(scan.key, keys[0]);
     for (int32_t n : {1, 2, 16, 64, 65, 300}) {
-      const std::vector<uint64_t> top = scan_top(row, n).keys;
+      std::vector<uint64_t> memory(static_cast<size_t>(n));
+      const std::span<const uint64_t> top = scan_top(row, memory).keys;
       ASSERT_EQ(top.size(), static_cast<size_t>(std::min(n, size)));
       EXPECT_TRUE(std::equal(top.begin(), top.end(), keys.begin())) << "trial " << trial;
       const float floor = key_score(keys[0]) - 3.0f;
-      const std::vector<uint64_t> near = scan_top(row, n, 3.0f).keys;
+      std::vector<uint64_t> near_memory(static_cast<size_t>(n));
+      const std::span<const uint64_t> near = scan_top(row, near_memory, 3.0f).keys;
       const auto is_near = [&](uint64_t key) { return key_score(key) >= floor; };
       EXPECT_EQ(std::ssize(near), std::count_if(top.begin(), top.end(), is_near));
       EXPECT_TRUE(std::equal(near.begin(), near.end(), keys.begin())) << "trial " << trial;

@@ -21,6 +21,9 @@ const T* place_list(MirroredMemory& memory, std::span<const T> list) {
 
 int32_t count_of(size_t n) { return static_cast<int32_t>(n); }
 
+// Of none, too, one wants to know whether the row is bad.
+int32_t num_wanted(const TopQuestion& top) { return std::max(count_of(top.keys.size()), 1); }
+
 }  // namespace
 
 DeviceRowScanner::DeviceRowScanner(gpu::Device& device,
@@ -133,7 +136,7 @@ void DeviceRowScanner::make_room(const RowQuestions& questions) {
     asked += Memory::bytes_for<int32_t>(draw.without.size());
   }
   for (const TopQuestion& top : questions.tops) {
-    answers += Memory::bytes_for<uint64_t>(static_cast<size_t>(std::max(top.n, 1))) +
+    answers += Memory::bytes_for<uint64_t>(static_cast<size_t>(num_wanted(top))) +
                Memory::bytes_for<uint64_t>(3);
   }
   begin(asked_, asked);
@@ -213,7 +216,7 @@ void DeviceRowScanner::pack_tops(const RowQuestions& questions, gpu::RowTasks* t
   top_places_.clear();
   size_t num_candidates = 0;
   for (const TopQuestion& top : questions.tops) {
-    num_candidates += static_cast<size_t>(gpu::top_candidates(size_of(top), std::max(top.n, 1)));
+    num_candidates += static_cast<size_t>(gpu::top_candidates(size_of(top), num_wanted(top)));
   }
   if (candidates_.num_bytes() < num_candidates * sizeof(uint64_t)) {
     wait_();
@@ -222,7 +225,7 @@ void DeviceRowScanner::pack_tops(const RowQuestions& questions, gpu::RowTasks* t
   auto* scratch = candidates_.as<uint64_t>();
   for (size_t i = 0; i < questions.tops.size(); ++i) {
     const TopQuestion& top = questions.tops[i];
-    const int32_t n = std::max(top.n, 1);  // of none, too, one wants to know whether the row is bad
+    const int32_t n = num_wanted(top);
     const TopPlaces places = {answers_.place<uint64_t>(static_cast<size_t>(n)),
                               answers_.place<uint64_t>(3)};
     top_places_.push_back(places);
@@ -296,11 +299,10 @@ void DeviceRowScanner::unpack(RowQuestions& questions) const {
   }
   for (size_t i = 0; i < questions.tops.size(); ++i) {
     TopQuestion& top = questions.tops[i];
-    const auto num_keys = static_cast<size_t>(std::clamp(top.n, 0, size_of(top)));
-    const uint64_t* keys = top_places_[i].keys.host;
-    top.keys.assign(keys, keys + num_keys);
-    std::sort(top.keys.begin(), top.keys.end(), std::greater<uint64_t>());
-    top.num_last = top.n > 0 ? static_cast<uint32_t>(top_places_[i].words.host[1]) : 0;
+    top.num_last = top.keys.empty() ? 0 : static_cast<uint32_t>(top_places_[i].words.host[1]);
+    top.keys = top.keys.first(std::min(top.keys.size(), static_cast<size_t>(size_of(top))));
+    std::copy_n(top_places_[i].keys.host, top.keys.size(), top.keys.begin());
+    std::ranges::sort(top.keys, std::greater<uint64_t>());
     top.bad = top_places_[i].words.host[2] != 0;
   }
   const uint64_t* bands = band_words_.host;

@@ -219,14 +219,15 @@ void TargetRank::prepare() {
   for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     if (spans_[i].num_sampled == 0) continue;
     const SequencePlan& planned = plan_.sequences[i];
-    const Copy& copy = copies_.at(planned.sequence_id);
+    Copy& copy = copies_.at(planned.sequence_id);
     inputs_.push_back({.sequence_id = planned.sequence_id,
                        .params = &copy.params,
                        .tokens = copy.tokens,
                        .num_prompt_tokens = copy.num_prompt_tokens,
                        .round = planned.round,
                        .draft = planned.draft,
-                       .mask = copy.mask.get()});
+                       .mask = copy.mask.get(),
+                       .processed = &copy.processed});
     planned_index_.push_back(i);
   }
   if (batch_.tokens.empty()) return;

@@ -69,6 +69,7 @@ class TargetRank {
   struct Copy {
     SamplingParams params;
     std::shared_ptr<const TokenMask> mask;  // null without one
+    ProcessedRows processed;
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> tokens;
     std::vector<int32_t> blocks;
