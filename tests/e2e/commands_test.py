@@ -115,8 +115,10 @@ class Batch(unittest.TestCase):
     def test_a_draft_with_another_tokenizer(self):
         draft = changed_draft(self.folder.name, with_other_texts)
         pair = ["--model", "embedded", "--model-draft", draft, "--draft-max", "4"]
-        self.write([line(number, return_token_origins=True) for number in range(6)]
-                   + [dict(line(9, temperature=0), custom_id="greedy")])
+        # So long that a draft which begins late, on a busy machine, is used all the same.
+        options = {"max_tokens": 200, "return_token_origins": True}
+        self.write([line(number, **options) for number in range(6)]
+                   + [dict(line(9, temperature=0, **options), custom_id="greedy")])
         code, _, errors = self.batch(3, *pair)
         self.assertEqual(code, 2, errors)
         self.assertIn("id 266 is 'Ġs' in the target and '~~266' in the draft", errors)
