@@ -135,6 +135,18 @@ void for_each_distance(const RowView& row,
   });
 }
 
+// Entries for which memory is kept, of each question: a flat row has as many as tokens.
+constexpr size_t kKeptInside = 4096;
+
+// Neighbours at one distance are one entry: most of a row may be so far away that all of it ties.
+void add_inside(std::vector<BandQuestion::Entry>& inside, uint32_t distance, uint64_t amount) {
+  if (!inside.empty() && inside.back().distance == distance) {
+    inside.back().amount += amount;
+  } else {
+    inside.push_back({distance, amount});
+  }
+}
+
 // Two passes over the row: into the bands of the first digit, then into a list of what lies in the
 // chosen one.
 void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
@@ -152,7 +164,7 @@ void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
     question.inside->clear();
     for_each_distance(
         row, question, question.farthest, last, [&](uint32_t distance, uint64_t amount) {
-          question.inside->push_back({distance, amount});
+          add_inside(*question.inside, distance, amount);
         });
   }
   const uint32_t found = question.farthest >> (shift + 8);
@@ -160,6 +172,8 @@ void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
     if (entry.distance >> (shift + 8) != found) continue;
     bands[(entry.distance >> shift) & 0xff] += entry.amount;
   }
+  const bool is_over = question.digit == kNumDigits - 1;
+  if (is_over && question.inside->capacity() > kKeptInside) *question.inside = {};
 }
 
 // ---- ranks

@@ -99,7 +99,9 @@ struct BandQuestion {
     uint32_t distance;
     uint64_t amount;
   };
-  std::vector<Entry>* inside = nullptr;  // the host scanner's, of the place among the questions
+  // The host scanner's, by place among the questions: between a question's digits it answers no
+  // other bands.
+  std::vector<Entry>* inside = nullptr;
 };
 inline constexpr int kNumDigits = 4;
 inline constexpr size_t kNumBands = 256;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/base/short_list.h"
 #include "scheduler/rows/row_sums.h"
 
 namespace outrider {
@@ -82,17 +81,25 @@ void ProcessedRows::collect_indices() {
     for (const int32_t token : params.stop_token_ids) insert(token);
   }
   if (counts) {
-    const auto first = static_cast<size_t>(repeats ? 0 : input_.num_prompt_tokens);
-    for (const int32_t token : input_.tokens.subspan(std::max(first, num_counted_))) insert(token);
+    // Without a repetition penalty the prompt's tokens are as any others.
+    if (!repeats)
+      num_counted_ = std::max(num_counted_, static_cast<size_t>(input_.num_prompt_tokens));
+    for (const int32_t token : input_.tokens.subspan(num_counted_)) insert(token);
     for (const DraftToken& draft : input_.draft) insert(draft.token);
   }
   if (grows) make_states();
+  if (counts) count_tokens();
+}
+
+void ProcessedRows::count_tokens() {
   for (; num_counted_ < input_.tokens.size(); ++num_counted_) {
-    const int32_t token = input_.tokens[num_counted_];
-    const bool in_prompt = num_counted_ < static_cast<size_t>(input_.num_prompt_tokens);
-    if (!in_prompt) count_output(token, 1);
-    TokenState* const state = in_prompt ? state_of(token) : nullptr;
-    if (state != nullptr) state->in_prompt = true;
+    TokenState* const state = state_of(input_.tokens[num_counted_]);
+    if (state == nullptr) continue;  // another shard's
+    if (num_counted_ < static_cast<size_t>(input_.num_prompt_tokens)) {
+      state->in_prompt = true;
+    } else {
+      ++state->output_count;
+    }
   }
 }
 
@@ -120,8 +127,8 @@ void ProcessedRows::collect_allowed() {
     mask = made.get();
   }
   if (mask == nullptr) return;
-  ShortList<int32_t, 16> drafted;
-  for (const DraftToken& draft : input_.draft) drafted.push_back(draft.token);
+  drafted_.clear();
+  for (const DraftToken& draft : input_.draft) drafted_.push_back(draft.token);
   const size_t num_words = AllowedBits::num_words(shard_);
   allowed_.assign(static_cast<size_t>(input_.num_rows) * num_words, ~uint64_t{0});
   for (int32_t row = 0; row < input_.num_rows; ++row) {
@@ -130,7 +137,7 @@ void ProcessedRows::collect_allowed() {
     mask->restrict_next(
         {.committed = input_.tokens,
          .num_prompt_tokens = input_.num_prompt_tokens,
-         .drafted = std::span(drafted).first(static_cast<size_t>(input_.first_row + row))},
+         .drafted = std::span(drafted_).first(static_cast<size_t>(input_.first_row + row))},
         allowed);
   }
 }

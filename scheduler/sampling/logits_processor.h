@@ -53,6 +53,7 @@ class ProcessedRows {
   void collect_allowed();
   void collect_indices();
   void make_states();
+  void count_tokens();
   void count_output(int32_t token, int32_t change);
   float processed(float raw, const TokenState& state, bool mask_stops) const;
   TokenState* state_of(int32_t token);
@@ -65,6 +66,7 @@ class ProcessedRows {
   std::vector<int32_t> index_;      // all of it, ascending
   std::vector<TokenState> states_;  // one per index, after the tokens that are counted
   std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
+  std::vector<int32_t> drafted_;    // the draft's tokens, for a mask
   std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };
 

@@ -178,7 +178,7 @@ std::vector<uint64_t> steady_rounds(uint64_t num_sequences, const SamplingParams
   return taken;
 }
 
-// num_growing: of the rounds, those in which all texts' edits outgrow their memory (which doubles).
+// num_growing: of the rounds, those in which what is kept of all sequences outgrows its memory.
 void expect_same_whatever_the_number(const SamplingParams& params, size_t num_growing = 0) {
   std::vector<uint64_t> few = steady_rounds(8, params);
   std::vector<uint64_t> many = steady_rounds(64, params);
@@ -199,16 +199,41 @@ TEST(RoundHeap, DoesNotGrowWithSequences) {
   }
 }
 
+// The simulated model has few values, and says none of these tokens: now they lie below its words.
+std::vector<std::pair<int32_t, float>> many_values() {
+  std::vector<std::pair<int32_t, float>> bias;
+  for (int32_t i = 0; i < 200; ++i)
+    bias.emplace_back(1000 + i, 95.0f + 0.01f * static_cast<float>(i));
+  return bias;
+}
+
 TEST(RoundHeap, FiltersPenaltiesAndMasksDoNotGrowWithSequences) {
-  const std::pair<const char*, void (*)(SamplingParams&)> changes[] = {
+  struct Change {
+    const char* name;
+    void (*apply)(SamplingParams&);
+    size_t num_growing = 0;
+  };
+  const Change changes[] = {
       {"top_k", [](SamplingParams& params) { params.top_k = 40; }},
-      {"wide top_k", [](SamplingParams& params) { params.top_k = 400; }},
       {"top_p", [](SamplingParams& params) { params.top_p = 0.9f; }},
-      {"wide top_p", [](SamplingParams& params) { params.top_p = 0.9999f; }},
       {"min_p", [](SamplingParams& params) { params.min_p = 0.1f; }},
       {"typical_p", [](SamplingParams& params) { params.typical_p = 0.9f; }},
-      {"repetition", [](SamplingParams& params) { params.repetition_penalty = 1.1f; }},
-      {"presence", [](SamplingParams& params) { params.presence_penalty = 0.5f; }},
+      // More tokens than the shards tell each other at once.
+      {"wide top_k", [](SamplingParams& params) { params.top_k = 400; }},
+      {"wide top_p",
+       [](SamplingParams& params) {
+         params.logit_bias = many_values();
+         params.top_p = 0.99f;
+       },
+       1},
+      {"wide typical_p",
+       [](SamplingParams& params) {
+         params.logit_bias = many_values();
+         params.typical_p = 0.99f;
+       },
+       1},
+      {"repetition", [](SamplingParams& params) { params.repetition_penalty = 1.1f; }, 3},
+      {"presence", [](SamplingParams& params) { params.presence_penalty = 0.5f; }, 3},
       {"bias",
        [](SamplingParams& params) {
          params.logit_bias = {{3, -2.0f}, {900, 1.0f}};
@@ -227,13 +252,13 @@ TEST(RoundHeap, FiltersPenaltiesAndMasksDoNotGrowWithSequences) {
          params.bad_words = {{300, 4}, {9}};
        }},
   };
-  for (const auto& [name, change] : changes) {
+  for (const Change& change : changes) {
     for (const VerifyMode mode :
          {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
-      SCOPED_TRACE(fmt::format("{} {}", name, static_cast<int>(mode)));
+      SCOPED_TRACE(fmt::format("{} {}", change.name, static_cast<int>(mode)));
       SamplingParams params{.verify_mode = mode, .async_drafting = AsyncDrafting::kCache};
-      change(params);
-      expect_same_whatever_the_number(params, 3);
+      change.apply(params);
+      expect_same_whatever_the_number(params, change.num_growing);
     }
   }
 }

@@ -242,11 +242,11 @@ float processed_by_definition(const SamplingParams& params,
 TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
   std::mt19937_64 generator(57);
   int num_edited = 0;
+  int num_forbidden = 0;
   for (int trial = 0; trial < 200; ++trial) {
     const auto vocab_size = static_cast<int32_t>(2 + generator() % 150);
-    const VocabShard shard{static_cast<int32_t>(generator() % static_cast<uint64_t>(vocab_size)),
-                           vocab_size,
-                           vocab_size};
+    const std::vector<int32_t> cuts = random_cuts(vocab_size, 3, generator);
+    const VocabShard shard{trial % 3 == 0 ? 0 : cuts[0], cuts[1], vocab_size};
     TestSequence sequence = random_sequence(vocab_size, generator);
     const SamplingParams& params = sequence.params;
     const std::shared_ptr<const TokenMask> mask = make_token_mask(params);
@@ -256,20 +256,28 @@ TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
       const auto num_rows = static_cast<int32_t>(sequence.rows.size());
       std::vector<float> logits;
       for (const std::vector<float>& row : sequence.rows)
-        logits.insert(logits.end(), row.begin() + shard.begin, row.end());
-      kept.begin({.params = &params,
-                  .tokens = sequence.tokens,
-                  .num_prompt_tokens = sequence.num_prompt_tokens,
-                  .draft = sequence.draft,
-                  .num_rows = num_rows,
-                  .logits = logits.data(),
-                  .row_stride = shard.size(),
-                  .mask = mask.get()},
-                 shard);
-      RowQuestions questions;
-      kept.ask(questions);
-      scanner.answer(questions);
-      kept.process();
+        logits.insert(logits.end(), row.begin() + shard.begin, row.begin() + shard.end);
+      const auto process = [&](ProcessedRows& processed, int32_t first_row) {
+        const auto skipped = static_cast<size_t>(first_row * shard.size());
+        processed.begin({.params = &params,
+                         .tokens = sequence.tokens,
+                         .num_prompt_tokens = sequence.num_prompt_tokens,
+                         .draft = sequence.draft,
+                         .first_row = first_row,
+                         .num_rows = num_rows - first_row,
+                         .logits = logits.data() + skipped,
+                         .row_stride = shard.size(),
+                         .mask = mask.get()},
+                        shard);
+        RowQuestions questions;
+        processed.ask(questions);
+        scanner.answer(questions);
+        processed.process();
+      };
+      process(kept, 0);
+      ProcessedRows fresh;
+      const int32_t first_fresh = num_rows / 2;
+      process(fresh, first_fresh);
       std::vector<int32_t> text = sequence.tokens;
       for (int32_t r = 0; r < num_rows; ++r) {
         const auto at = static_cast<size_t>(r);
@@ -279,6 +287,12 @@ TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
           const float raw = logits[at * static_cast<size_t>(shard.size()) + static_cast<size_t>(i)];
           const float value = processed_by_definition(
               params, text, static_cast<size_t>(sequence.num_prompt_tokens), shard.begin + i, raw);
+          if (r >= first_fresh) {
+            const RowView same = fresh.row(r - first_fresh);
+            ASSERT_EQ(row.is_allowed(i), same.is_allowed(i)) << trial;
+            ASSERT_EQ(row.scaled(i, raw), same.scaled(i, raw)) << trial;
+          }
+          num_forbidden += row.is_allowed(i) ? 0 : 1;
           if (!row.is_allowed(i)) continue;
           ASSERT_EQ(row.scaled(i, raw), value * inverse_temperature(params)) << trial;
           num_edited += value != raw ? 1 : 0;
@@ -294,6 +308,7 @@ TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
     }
   }
   EXPECT_GT(num_edited, 10000);
+  EXPECT_GT(num_forbidden, 10000);
 }
 
 TEST(Processors, DraftTokensCountAsOutputOfLaterRows) {
