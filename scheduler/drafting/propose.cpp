@@ -165,7 +165,7 @@ void draw_coupled(Line& line, int32_t size, RowQuestions& questions) {
 class ProposalStep {
  public:
   ProposalStep(std::span<const DraftInput> inputs, int32_t size, RowScanner& scanner)
-      : size_(size), scanner_(scanner), processed_(inputs.size()) {
+      : size_(size), scanner_(scanner) {
     lines_.reserve(inputs.size());
     for (const DraftInput& input : inputs) {
       lines_.push_back({.input = &input,
@@ -189,24 +189,28 @@ class ProposalStep {
     RowQuestions questions;
     for (size_t i = 0; i < lines_.size(); ++i) {
       const DraftInput& input = *lines_[i].input;
-      processed_[i].begin({.params = input.params,
-                           .tokens = input.tokens,
-                           .num_prompt_tokens = input.num_prompt_tokens,
-                           .draft = input.drafted,
-                           .first_row = static_cast<int32_t>(input.drafted.size()),
-                           .num_rows = 1,
-                           .logits = input.logits,
-                           .row_stride = size_,
-                           .mask = input.mask},
-                          {0, size_, size_});
-      processed_[i].ask(questions);
+      processed(i).begin({.params = input.params,
+                          .tokens = input.tokens,
+                          .num_prompt_tokens = input.num_prompt_tokens,
+                          .draft = input.drafted,
+                          .first_row = static_cast<int32_t>(input.drafted.size()),
+                          .num_rows = 1,
+                          .logits = input.logits,
+                          .row_stride = size_,
+                          .mask = input.mask},
+                         {0, size_, size_});
+      processed(i).ask(questions);
     }
     scanner_.answer(questions);
-    for (ProcessedRows& processed : processed_) {
-      processed.process();
-      views_.push_back(processed.row(0));
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      processed(i).process();
+      views_.push_back(processed(i).row(0));
     }
     scanner_.hold(views_);
+  }
+
+  ProcessedRows& processed(size_t i) {
+    return kept_or_made(lines_[i].input->processed, made_, i, lines_.size());
   }
 
   void find_best() {
@@ -284,7 +288,7 @@ class ProposalStep {
 
   const int32_t size_;
   RowScanner& scanner_;
-  std::vector<ProcessedRows> processed_;
+  std::vector<ProcessedRows> made_;  // where none is kept
   std::vector<RowView> views_;
   std::vector<Line> lines_;
   std::vector<uint64_t> keys_;  // of the lines, one after the other

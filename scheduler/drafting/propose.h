@@ -10,6 +10,7 @@
 
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
+#include "scheduler/sampling/logits_processor.h"
 #include "scheduler/sampling/token_mask.h"
 
 namespace outrider {
@@ -29,8 +30,9 @@ struct DraftInput {
   int32_t vocab_size = 0;  // ids at and above target_vocab_size are never proposed
   int32_t target_vocab_size = 0;
   int32_t num_candidates = 16;
-  const TokenMask* mask = nullptr;  // as in VerifyInput
-  int32_t num_guesses = 0;          // other tokens that are wanted, at most kMaxGuesses
+  const TokenMask* mask = nullptr;     // as in VerifyInput
+  ProcessedRows* processed = nullptr;  // likewise, of this text's chain
+  int32_t num_guesses = 0;             // other tokens that are wanted, at most kMaxGuesses
 };
 DraftToken propose(const DraftInput& input);
 

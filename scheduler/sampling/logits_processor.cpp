@@ -33,8 +33,10 @@ float inverse_temperature(const SamplingParams& params) {
 void ProcessedRows::begin(const ProcessorInput& input, const VocabShard& shard) {
   input_ = input;
   shard_ = shard;
-  collect_allowed();
   collect_indices();
+  drafted_.clear();
+  for (const DraftToken& draft : input.draft) drafted_.push_back(draft.token);
+  collect_allowed();
   values_.resize(is_edited_ ? static_cast<size_t>(input.num_rows) * index_.size() : 0);
 }
 
@@ -47,18 +49,44 @@ void ProcessedRows::ask(RowQuestions& questions) {
                              .values = values_});
 }
 
+// Of the parameters, by value: what a loop over a row keeps at hand.
+struct ProcessedRows::Penalties {
+  bool mask_stops = false;
+  float repetition = 1.0f;
+  float presence = 0.0f;
+  float frequency = 0.0f;
+
+  float processed(float raw, const TokenState& state) const {
+    if (state.stops && mask_stops) return kMasked;
+    float value = raw + state.bias;
+    const bool seen = state.in_prompt || state.output_count > 0;
+    if (seen && repetition != 1.0f) value = value > 0.0f ? value / repetition : value * repetition;
+    value -= frequency * static_cast<float>(state.output_count);
+    if (state.output_count > 0) value -= presence;
+    if (std::isnan(value))
+      return kMasked;  // a bias of infinity; a raw NaN is caught in the raw row
+    // Lower than any real logit is a mask; the upper bound keeps the division by the temperature
+    // finite.
+    return value < -kLargestLogit ? kMasked : std::min(value, kLargestLogit);
+  }
+};
+
 void ProcessedRows::process() {
   if (values_.empty()) return;
+  const SamplingParams& params = *input_.params;
+  Penalties penalties{.repetition = repeats_matter(params) ? params.repetition_penalty : 1.0f,
+                      .presence = params.presence_penalty,
+                      .frequency = params.frequency_penalty};
   const int32_t num_drafted = input_.first_row + input_.num_rows - 1;
   const auto token_at = [&](int32_t i) { return input_.draft[static_cast<size_t>(i)].token; };
   for (int32_t i = 0; i < input_.first_row; ++i) count_output(token_at(i), 1);
   for (int32_t row = 0; row < input_.num_rows; ++row) {
     const int32_t num_before = input_.first_row + row;
     if (row > 0) count_output(token_at(num_before - 1), 1);
-    const bool mask_stops = num_output(input_) + num_before < input_.params->min_tokens;
+    penalties.mask_stops = num_output(input_) + num_before < params.min_tokens;
     float* values = values_.data() + static_cast<size_t>(row) * index_.size();
     for (size_t i = 0; i < index_.size(); ++i) {
-      values[i] = processed(values[i], states_[i], mask_stops);
+      values[i] = penalties.processed(values[i], states_[i]);
     }
   }
   for (int32_t i = 0; i < num_drafted; ++i) count_output(token_at(i), -1);
@@ -71,24 +99,56 @@ void ProcessedRows::collect_indices() {
   const bool counts = repeats || output_matters(params);
   is_edited_ = masks_stops || counts || !params.logit_bias.empty();
   if (!is_edited_) return;
-  set_.make_room(shard_.size());
-  bool grows = false;
-  const auto insert = [&](int32_t token) {
-    if (shard_.contains(token)) grows = set_.insert(token - shard_.begin) || grows;
+  drop_rejected();
+  NewIndices added;
+  const auto add = [&](int32_t token) {
+    if (shard_.contains(token) && state_of(token) == nullptr) added.push_back(token - shard_.begin);
   };
-  for (const auto& [token, bias] : params.logit_bias) insert(token);
+  for (const auto& [token, bias] : params.logit_bias) add(token);
   if (masks_stops) {
-    for (const int32_t token : params.stop_token_ids) insert(token);
+    for (const int32_t token : params.stop_token_ids) add(token);
   }
   if (counts) {
     // Without a repetition penalty the prompt's tokens are as any others.
     if (!repeats)
       num_counted_ = std::max(num_counted_, static_cast<size_t>(input_.num_prompt_tokens));
-    for (const int32_t token : input_.tokens.subspan(num_counted_)) insert(token);
-    for (const DraftToken& draft : input_.draft) insert(draft.token);
+    for (const int32_t token : input_.tokens.subspan(num_counted_)) add(token);
+    for (const DraftToken& draft : input_.draft) add(draft.token);
   }
-  if (grows) make_states();
+  merge(added);
   if (counts) count_tokens();
+}
+
+// Tokens of the last rows' draft; those that stood are added again.
+void ProcessedRows::drop_rejected() {
+  for (const int32_t token : drafted_) {
+    const TokenState* const state = state_of(token);
+    if (state == nullptr || *state != TokenState{}) continue;
+    const auto place = state - states_.data();
+    states_.erase(states_.begin() + place);
+    index_.erase(index_.begin() + place);
+  }
+}
+
+void ProcessedRows::merge(NewIndices& added) {
+  if (added.empty()) return;
+  std::sort(added.begin(), added.end());
+  size_t num_new = static_cast<size_t>(std::unique(added.begin(), added.end()) - added.begin());
+  size_t num_old = index_.size();
+  index_.resize(num_old + num_new);
+  states_.resize(num_old + num_new);
+  while (num_new > 0) {  // from the last place on
+    const size_t place = num_old + num_new - 1;
+    const bool is_new = num_old == 0 || index_[num_old - 1] < added[num_new - 1];
+    index_[place] = is_new ? added[--num_new] : index_[--num_old];
+    states_[place] = is_new ? TokenState{} : states_[num_old];
+  }
+  for (const auto& [token, bias] : input_.params->logit_bias) {
+    if (TokenState* state = state_of(token)) state->bias = bias;
+  }
+  for (const int32_t token : input_.params->stop_token_ids) {
+    if (TokenState* state = state_of(token)) state->stops = true;
+  }
 }
 
 void ProcessedRows::count_tokens() {
@@ -103,21 +163,6 @@ void ProcessedRows::count_tokens() {
   }
 }
 
-// States move to their indices' new places, the last one first; new ones lie between them.
-void ProcessedRows::make_states() {
-  states_.resize(set_.settle());
-  for (size_t i = index_.size(); i-- > 0;)
-    std::swap(states_[i], states_[static_cast<size_t>(set_.place_of(index_[i]))]);
-  index_.resize(states_.size());
-  set_.list(index_);
-  for (const auto& [token, bias] : input_.params->logit_bias) {
-    if (TokenState* state = state_of(token)) state->bias = bias;
-  }
-  for (const int32_t token : input_.params->stop_token_ids) {
-    if (TokenState* state = state_of(token)) state->stops = true;
-  }
-}
-
 void ProcessedRows::collect_allowed() {
   allowed_.clear();
   std::shared_ptr<const TokenMask> made;
@@ -127,8 +172,6 @@ void ProcessedRows::collect_allowed() {
     mask = made.get();
   }
   if (mask == nullptr) return;
-  drafted_.clear();
-  for (const DraftToken& draft : input_.draft) drafted_.push_back(draft.token);
   const size_t num_words = AllowedBits::num_words(shard_);
   allowed_.assign(static_cast<size_t>(input_.num_rows) * num_words, ~uint64_t{0});
   for (int32_t row = 0; row < input_.num_rows; ++row) {
@@ -147,24 +190,9 @@ void ProcessedRows::count_output(int32_t token, int32_t change) {
 }
 
 ProcessedRows::TokenState* ProcessedRows::state_of(int32_t token) {
-  const int32_t place = shard_.contains(token) ? set_.place_of(token - shard_.begin) : -1;
-  return place < 0 ? nullptr : &states_[static_cast<size_t>(place)];
-}
-
-float ProcessedRows::processed(float raw, const TokenState& state, bool mask_stops) const {
-  const SamplingParams& params = *input_.params;
-  if (state.stops && mask_stops) return kMasked;
-  float value = raw + state.bias;
-  const bool seen = state.in_prompt || state.output_count > 0;
-  if (seen && repeats_matter(params)) {
-    value = value > 0.0f ? value / params.repetition_penalty : value * params.repetition_penalty;
-  }
-  value -= params.frequency_penalty * static_cast<float>(state.output_count);
-  if (state.output_count > 0) value -= params.presence_penalty;
-  if (std::isnan(value)) return kMasked;  // a bias of infinity; a raw NaN is caught in the raw row
-  // Lower than any real logit is a mask; the upper bound keeps the division by the temperature
-  // finite.
-  return value < -kLargestLogit ? kMasked : std::min(value, kLargestLogit);
+  const auto found = std::lower_bound(index_.begin(), index_.end(), token - shard_.begin);
+  if (found == index_.end() || *found != token - shard_.begin) return nullptr;
+  return &states_[static_cast<size_t>(found - index_.begin())];
 }
 
 RowView ProcessedRows::row(int32_t index) const {

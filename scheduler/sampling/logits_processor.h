@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/short_list.h"
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
-#include "scheduler/sampling/index_set.h"
 #include "scheduler/sampling/shard_exchange.h"
 #include "scheduler/sampling/token_mask.h"
 
@@ -49,26 +49,39 @@ class ProcessedRows {
     bool stops = false;  // masked while fewer than min_tokens are out
     bool in_prompt = false;
     int32_t output_count = 0;
+
+    bool operator==(const TokenState&) const = default;
   };
+  struct Penalties;
+  using NewIndices = ShortList<int32_t, 64>;
   void collect_allowed();
   void collect_indices();
-  void make_states();
+  void drop_rejected();
+  void merge(NewIndices& added);
   void count_tokens();
   void count_output(int32_t token, int32_t change);
-  float processed(float raw, const TokenState& state, bool mask_stops) const;
   TokenState* state_of(int32_t token);
 
   ProcessorInput input_;
   VocabShard shard_;
-  bool is_edited_ = false;  // these rows
-  size_t num_counted_ = 0;  // of the tokens
-  IndexSet set_;            // of shard indices; it only grows: what is not changed stays as it is
-  std::vector<int32_t> index_;      // all of it, ascending
+  bool is_edited_ = false;          // these rows
+  size_t num_counted_ = 0;          // of the tokens
+  std::vector<int32_t> index_;      // ascending, into this shard's logits
   std::vector<TokenState> states_;  // one per index, after the tokens that are counted
   std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
-  std::vector<int32_t> drafted_;    // the draft's tokens, for a mask
+  std::vector<int32_t> drafted_;    // the draft's tokens
   std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };
+
+// Of input n of `num`: the one that is kept, or else one of `made`.
+inline ProcessedRows& kept_or_made(ProcessedRows* kept,
+                                   std::vector<ProcessedRows>& made,
+                                   size_t n,
+                                   size_t num) {
+  if (kept != nullptr) return *kept;
+  if (made.empty()) made.resize(num);
+  return made[n];
+}
 
 // Whether the temperature means "take the most likely token". Below 1e-5 the division would drown
 // every difference.

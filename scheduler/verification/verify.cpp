@@ -156,7 +156,6 @@ class Verification::Round {
     RowQuestions questions;
     questions.reads.reserve(inputs_.size());
     views_.reserve(rows_.size());
-    make_processed();
     for (size_t n = 0; n < inputs_.size(); ++n) {
       const VerifyInput& input = inputs_[n];
       processed(n).begin({.params = input.params,
@@ -179,12 +178,8 @@ class Verification::Round {
     scanner_.hold(views_);
   }
 
-  void make_processed() {
-    const auto is_missing = [](const VerifyInput& input) { return input.processed == nullptr; };
-    if (std::ranges::any_of(inputs_, is_missing)) made_.resize(inputs_.size());
-  }
   ProcessedRows& processed(size_t n) {
-    return inputs_[n].processed == nullptr ? made_[n] : *inputs_[n].processed;
+    return kept_or_made(inputs_[n].processed, made_, n, inputs_.size());
   }
 
   void find_best() {
@@ -438,7 +433,7 @@ class Verification::Round {
   const VocabShard& shard_;
   RowScanner& scanner_;
   ShardExchange& exchange_;
-  std::vector<ProcessedRows> made_;  // of each input, where one has none that is kept
+  std::vector<ProcessedRows> made_;  // where none is kept
   std::vector<Row> rows_;
   std::vector<RowView> views_;        // of the rows
   std::vector<JudgedRow> judged_;     // of an input one after the other

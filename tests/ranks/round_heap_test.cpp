@@ -233,7 +233,7 @@ TEST(RoundHeap, FiltersPenaltiesAndMasksDoNotGrowWithSequences) {
        },
        1},
       {"repetition", [](SamplingParams& params) { params.repetition_penalty = 1.1f; }, 3},
-      {"presence", [](SamplingParams& params) { params.presence_penalty = 0.5f; }, 3},
+      {"presence", [](SamplingParams& params) { params.presence_penalty = 0.5f; }, 4},
       {"bias",
        [](SamplingParams& params) {
          params.logit_bias = {{3, -2.0f}, {900, 1.0f}};

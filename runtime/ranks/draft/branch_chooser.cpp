@@ -41,7 +41,9 @@ void grow(DraftSequence& sequence, int32_t num_accepted, const PendingOutcome& o
   if (branch.guess < 0) return;
   branch.chance = outcome.chance;
   branch.wanted = useful_len(sequence, num_accepted, branch.guess);
-  if (branch.wanted > 0) sequence.branches.push_back(std::move(branch));
+  if (branch.wanted == 0) return;
+  branch.chain.processed = sequence.main_chain.processed;  // the tokens before it are counted there
+  sequence.branches.push_back(std::move(branch));
 }
 
 }  // namespace

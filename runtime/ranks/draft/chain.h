@@ -24,6 +24,7 @@ struct DraftChain {
   std::vector<DraftToken> drafted;  // the block so far
   std::vector<Guesses> others;      // one per drafted token: what may come in its place
   int32_t num_sent = 0;             // of the drafted ones
+  ProcessedRows processed;          // of its text
   bool ended = false;  // there will be no more: unusable logits, no room for its keys and values
 
   int32_t num_drafted() const { return static_cast<int32_t>(drafted.size()); }

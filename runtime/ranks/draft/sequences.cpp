@@ -63,6 +63,7 @@ void DraftSequences::open(const SequenceStart& opening) {
   sequence.num_prompt_tokens =
       static_cast<int32_t>(opening.tokens.size()) - opening.num_output_tokens;
   sequence.tokens.clear();
+  sequence.main_chain.processed = {};
   sequence.translated.clear();
   sequence.round = 0;
   sequence.draft_len = 0;

@@ -28,6 +28,12 @@ std::vector<DraftToken> tokens_from(const DraftChain& chain, int32_t first, int3
   return {chain.drafted.begin() + first, chain.drafted.begin() + end};
 }
 
+DraftChain& chain_of(const DraftStep::Proposing& proposing) {
+  DraftSequence& sequence = *proposing.sequence;
+  return proposing.branch < 0 ? sequence.main_chain
+                              : sequence.branches[static_cast<size_t>(proposing.branch)].chain;
+}
+
 }  // namespace
 
 DraftWorker::DraftWorker(Model& model, const Options& options)
@@ -273,6 +279,7 @@ DraftInput DraftWorker::input_of(const DraftStep::Proposing& chain,
                    .target_vocab_size = options_.target_vocab_size,
                    .num_candidates = options_.num_candidates,
                    .mask = sequence.mask.get(),
+                   .processed = &chain_of(chain).processed,
                    .num_guesses = sequence.mode == AsyncDrafting::kCache ? kMaxGuesses : 0};
   if (chain.branch < 0) return input;
   // The branch's text, as it would be committed: drafted tokens count as output, too.
@@ -289,8 +296,7 @@ DraftInput DraftWorker::input_of(const DraftStep::Proposing& chain,
 
 void DraftWorker::take_bonus_draft(const DraftStep::Proposing& chain, RankedDraftToken proposal) {
   DraftSequence& sequence = *chain.sequence;
-  DraftChain& grown = chain.branch < 0 ? sequence.main_chain
-                                       : sequence.branches[static_cast<size_t>(chain.branch)].chain;
+  DraftChain& grown = chain_of(chain);
   if (proposal.drawn.token < 0 || sequences_.draft_id(proposal.drawn.token) < 0) {
     grown.ended = true;  // unusable logits: what there is must do
     return;
