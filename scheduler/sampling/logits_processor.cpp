@@ -34,8 +34,6 @@ void ProcessedRows::begin(const ProcessorInput& input, const VocabShard& shard) 
   input_ = input;
   shard_ = shard;
   collect_indices();
-  drafted_.clear();
-  for (const DraftToken& draft : input.draft) drafted_.push_back(draft.token);
   collect_allowed();
   values_.resize(is_edited_ ? static_cast<size_t>(input.num_rows) * index_.size() : 0);
 }
@@ -100,7 +98,7 @@ void ProcessedRows::collect_indices() {
   is_edited_ = masks_stops || counts || !params.logit_bias.empty();
   if (!is_edited_) return;
   drop_rejected();
-  NewIndices added;
+  ShortTokens added;  // as indices
   const auto add = [&](int32_t token) {
     if (shard_.contains(token) && state_of(token) == nullptr) added.push_back(token - shard_.begin);
   };
@@ -108,12 +106,16 @@ void ProcessedRows::collect_indices() {
   if (masks_stops) {
     for (const int32_t token : params.stop_token_ids) add(token);
   }
+  drafted_.clear();
   if (counts) {
     // Without a repetition penalty the prompt's tokens are as any others.
     if (!repeats)
       num_counted_ = std::max(num_counted_, static_cast<size_t>(input_.num_prompt_tokens));
     for (const int32_t token : input_.tokens.subspan(num_counted_)) add(token);
-    for (const DraftToken& draft : input_.draft) add(draft.token);
+    for (const DraftToken& draft : input_.draft) {
+      add(draft.token);
+      drafted_.push_back(draft.token);
+    }
   }
   merge(added);
   if (counts) count_tokens();
@@ -130,7 +132,7 @@ void ProcessedRows::drop_rejected() {
   }
 }
 
-void ProcessedRows::merge(NewIndices& added) {
+void ProcessedRows::merge(ShortTokens& added) {
   if (added.empty()) return;
   std::sort(added.begin(), added.end());
   size_t num_new = static_cast<size_t>(std::unique(added.begin(), added.end()) - added.begin());
@@ -172,6 +174,8 @@ void ProcessedRows::collect_allowed() {
     mask = made.get();
   }
   if (mask == nullptr) return;
+  ShortTokens drafted;
+  for (const DraftToken& draft : input_.draft) drafted.push_back(draft.token);
   const size_t num_words = AllowedBits::num_words(shard_);
   allowed_.assign(static_cast<size_t>(input_.num_rows) * num_words, ~uint64_t{0});
   for (int32_t row = 0; row < input_.num_rows; ++row) {
@@ -180,7 +184,7 @@ void ProcessedRows::collect_allowed() {
     mask->restrict_next(
         {.committed = input_.tokens,
          .num_prompt_tokens = input_.num_prompt_tokens,
-         .drafted = std::span(drafted_).first(static_cast<size_t>(input_.first_row + row))},
+         .drafted = std::span(drafted).first(static_cast<size_t>(input_.first_row + row))},
         allowed);
   }
 }

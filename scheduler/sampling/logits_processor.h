@@ -53,11 +53,11 @@ class ProcessedRows {
     bool operator==(const TokenState&) const = default;
   };
   struct Penalties;
-  using NewIndices = ShortList<int32_t, 64>;
+  using ShortTokens = ShortList<int32_t, 64>;
   void collect_allowed();
   void collect_indices();
   void drop_rejected();
-  void merge(NewIndices& added);
+  void merge(ShortTokens& added);
   void count_tokens();
   void count_output(int32_t token, int32_t change);
   TokenState* state_of(int32_t token);
@@ -69,7 +69,7 @@ class ProcessedRows {
   std::vector<int32_t> index_;      // ascending, into this shard's logits
   std::vector<TokenState> states_;  // one per index, after the tokens that are counted
   std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
-  std::vector<int32_t> drafted_;    // the draft's tokens
+  std::vector<int32_t> drafted_;    // by the last rows, where tokens are counted
   std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };
 
