@@ -136,7 +136,7 @@ void for_each_distance(const RowView& row,
 }
 
 // Entries for which memory is kept, of each question: a flat row has as many as tokens.
-constexpr size_t kKeptInside = 4096;
+constexpr size_t kKeptInside = 1024;
 
 // Neighbours at one distance are one entry: most of a row may be so far away that all of it ties.
 void add_inside(std::vector<BandQuestion::Entry>& inside, uint32_t distance, uint64_t amount) {

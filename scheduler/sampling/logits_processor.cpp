@@ -38,6 +38,13 @@ void ProcessedRows::begin(const ProcessorInput& input, const VocabShard& shard) 
   values_.resize(is_edited_ ? static_cast<size_t>(input.num_rows) * index_.size() : 0);
 }
 
+void ProcessedRows::count_as(const ProcessedRows& other) {
+  num_counted_ = other.num_counted_;
+  index_ = other.index_;
+  states_ = other.states_;
+  drafted_ = other.drafted_;
+}
+
 void ProcessedRows::ask(RowQuestions& questions) {
   if (values_.empty()) return;
   questions.reads.push_back({.logits = input_.logits,
@@ -102,8 +109,8 @@ void ProcessedRows::collect_indices() {
   const auto add = [&](int32_t token) {
     if (shard_.contains(token) && state_of(token) == nullptr) added.push_back(token - shard_.begin);
   };
-  for (const auto& [token, bias] : params.logit_bias) add(token);
-  if (masks_stops) {
+  if (index_.empty()) {  // the first rows
+    for (const auto& [token, bias] : params.logit_bias) add(token);
     for (const int32_t token : params.stop_token_ids) add(token);
   }
   drafted_.clear();
@@ -143,14 +150,18 @@ void ProcessedRows::merge(ShortTokens& added) {
     const size_t place = num_old + num_new - 1;
     const bool is_new = num_old == 0 || index_[num_old - 1] < added[num_new - 1];
     index_[place] = is_new ? added[--num_new] : index_[--num_old];
-    states_[place] = is_new ? TokenState{} : states_[num_old];
+    states_[place] = is_new ? uncounted(shard_.begin + index_[place]) : states_[num_old];
   }
-  for (const auto& [token, bias] : input_.params->logit_bias) {
-    if (TokenState* state = state_of(token)) state->bias = bias;
-  }
-  for (const int32_t token : input_.params->stop_token_ids) {
-    if (TokenState* state = state_of(token)) state->stops = true;
-  }
+}
+
+ProcessedRows::TokenState ProcessedRows::uncounted(int32_t token) const {
+  const SamplingParams& params = *input_.params;
+  TokenState state;
+  const auto biased =
+      std::ranges::lower_bound(params.logit_bias, token, {}, &std::pair<int32_t, float>::first);
+  if (biased != params.logit_bias.end() && biased->first == token) state.bias = biased->second;
+  state.stops = std::ranges::binary_search(params.stop_token_ids, token);
+  return state;
 }
 
 void ProcessedRows::count_tokens() {
@@ -194,6 +205,7 @@ void ProcessedRows::count_output(int32_t token, int32_t change) {
 }
 
 ProcessedRows::TokenState* ProcessedRows::state_of(int32_t token) {
+  if (!shard_.contains(token)) return nullptr;
   const auto found = std::lower_bound(index_.begin(), index_.end(), token - shard_.begin);
   if (found == index_.end() || *found != token - shard_.begin) return nullptr;
   return &states_[static_cast<size_t>(found - index_.begin())];

@@ -37,6 +37,9 @@ class ProcessedRows {
   // tokens are the last call's and more.
   void begin(const ProcessorInput& input, const VocabShard& shard);
 
+  // What another has counted, of the same text and all else.
+  void count_as(const ProcessedRows& other);
+
   // Asks for the raw values that are changed, when there are any; process() must follow the answer.
   void ask(RowQuestions& questions);
   void process();
@@ -58,6 +61,7 @@ class ProcessedRows {
   void collect_indices();
   void drop_rejected();
   void merge(ShortTokens& added);
+  TokenState uncounted(int32_t token) const;
   void count_tokens();
   void count_output(int32_t token, int32_t change);
   TokenState* state_of(int32_t token);

@@ -129,7 +129,11 @@ class Rehearsal {
     params.noise_seed = random_();
     params.max_tokens = 1000;
     params.async_drafting = script_.mode;
-    if (sequence.id % 3 == 0) params.repetition_penalty = 1.3f;
+    if (sequence.id % 3 == 0) {
+      params.repetition_penalty = 1.3f;
+      params.frequency_penalty = 0.3f;
+      params.logit_bias = {{50, 1.0f}, {300, -2.0f}};
+    }
     if (sequence.id % 3 == 1) {
       params.top_p = 0.9f;
       params.presence_penalty = 0.5f;

@@ -1,6 +1,6 @@
 // What a round with a draft model takes from the heap on rank 0 does not grow with its sequences
-// and tokens, whatever changes or filters their logits; what prepared blocks keep is bounded.
-// Log-probabilities are lists that leave with the tokens.
+// and tokens, whatever changes or filters their logits. Log-probabilities are lists that leave with
+// the tokens. What prepared blocks keep is bounded.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
@@ -238,6 +239,18 @@ float processed_by_definition(const SamplingParams& params,
   return count > 0.0f ? value - params.presence_penalty : value;
 }
 
+// Of each token one edit, and none of those that only earlier drafts had.
+void expect_few_edits(const RowView& row, const TestSequence& sequence, int32_t first_token) {
+  std::set<int32_t> known(sequence.tokens.begin(), sequence.tokens.end());
+  for (const DraftToken& draft : sequence.draft) known.insert(draft.token);
+  for (const auto& [token, bias] : sequence.params.logit_bias) known.insert(token);
+  known.insert(sequence.params.stop_token_ids.begin(), sequence.params.stop_token_ids.end());
+  for (size_t i = 0; i < row.edit_index.size(); ++i) {
+    EXPECT_TRUE(known.contains(first_token + row.edit_index[i]));
+    EXPECT_TRUE(i == 0 || row.edit_index[i] > row.edit_index[i - 1]);
+  }
+}
+
 // Of a text that grows, with drafts of which some stand.
 TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
   std::mt19937_64 generator(57);
@@ -257,14 +270,14 @@ TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
       std::vector<float> logits;
       for (const std::vector<float>& row : sequence.rows)
         logits.insert(logits.end(), row.begin() + shard.begin, row.begin() + shard.end);
-      const auto process = [&](ProcessedRows& processed, int32_t first_row) {
+      const auto process = [&](ProcessedRows& processed, int32_t first_row, int32_t count) {
         const auto skipped = static_cast<size_t>(first_row * shard.size());
         processed.begin({.params = &params,
                          .tokens = sequence.tokens,
                          .num_prompt_tokens = sequence.num_prompt_tokens,
                          .draft = sequence.draft,
                          .first_row = first_row,
-                         .num_rows = num_rows - first_row,
+                         .num_rows = count,
                          .logits = logits.data() + skipped,
                          .row_stride = shard.size(),
                          .mask = mask.get()},
@@ -274,15 +287,24 @@ TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
         scanner.answer(questions);
         processed.process();
       };
-      process(kept, 0);
+      if (round % 2 == 1) {  // as a draft does, whose block grows
+        const std::vector<DraftToken> whole = sequence.draft;
+        for (int32_t r = 0; r < num_rows; ++r) {
+          sequence.draft.resize(static_cast<size_t>(r));
+          process(kept, r, 1);
+        }
+        sequence.draft = whole;
+      }
+      process(kept, 0, num_rows);
       ProcessedRows fresh;
       const int32_t first_fresh = num_rows / 2;
-      process(fresh, first_fresh);
+      process(fresh, first_fresh, num_rows - first_fresh);
       std::vector<int32_t> text = sequence.tokens;
       for (int32_t r = 0; r < num_rows; ++r) {
         const auto at = static_cast<size_t>(r);
         if (r > 0) text.push_back(sequence.draft[at - 1].token);
         const RowView row = kept.row(r);
+        expect_few_edits(row, sequence, shard.begin);
         for (int32_t i = 0; i < shard.size(); ++i) {
           const float raw = logits[at * static_cast<size_t>(shard.size()) + static_cast<size_t>(i)];
           const float value = processed_by_definition(

@@ -42,7 +42,7 @@ void grow(DraftSequence& sequence, int32_t num_accepted, const PendingOutcome& o
   branch.chance = outcome.chance;
   branch.wanted = useful_len(sequence, num_accepted, branch.guess);
   if (branch.wanted == 0) return;
-  branch.chain.processed = sequence.main_chain.processed;  // the tokens before it are counted there
+  branch.chain.processed.count_as(sequence.main_chain.processed);
   sequence.branches.push_back(std::move(branch));
 }
 
