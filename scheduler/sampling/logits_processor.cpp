@@ -128,7 +128,7 @@ void ProcessedRows::collect_indices() {
   if (counts) count_tokens();
 }
 
-// Tokens of the last rows' draft; those that stood are added again.
+// Tokens of the last rows' draft; accepted ones are added again.
 void ProcessedRows::drop_rejected() {
   for (const int32_t token : drafted_) {
     const TokenState* const state = state_of(token);

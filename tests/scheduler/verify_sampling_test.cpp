@@ -251,7 +251,7 @@ void expect_few_edits(const RowView& row, const TestSequence& sequence, int32_t 
   }
 }
 
-// Of a text that grows, with drafts of which some stand.
+// Of a text that grows, with drafts of which some are accepted.
 TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
   std::mt19937_64 generator(57);
   int num_edited = 0;
