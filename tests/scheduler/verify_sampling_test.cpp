@@ -251,83 +251,93 @@ void expect_few_edits(const RowView& row, const TestSequence& sequence, int32_t 
   }
 }
 
+// One text on one shard, as a target rank or a draft processes its rows.
+struct ProcessedText {
+  TestSequence sequence;
+  VocabShard shard;
+  std::shared_ptr<const TokenMask> mask = make_token_mask(sequence.params);
+  int num_edited = 0;
+  int num_forbidden = 0;
+
+  std::vector<float> logits() const {
+    std::vector<float> all;
+    for (const std::vector<float>& row : sequence.rows)
+      all.insert(all.end(), row.begin() + shard.begin, row.begin() + shard.end);
+    return all;
+  }
+
+  // logits: of the first row.
+  void process(ProcessedRows& rows, const float* logits, size_t first_row, size_t num_rows) const {
+    rows.begin({.params = &sequence.params,
+                .tokens = sequence.tokens,
+                .num_prompt_tokens = sequence.num_prompt_tokens,
+                .draft = std::span(sequence.draft).first(first_row + num_rows - 1),
+                .first_row = static_cast<int32_t>(first_row),
+                .num_rows = static_cast<int32_t>(num_rows),
+                .logits = logits,
+                .row_stride = shard.size(),
+                .mask = mask.get()},
+               shard);
+    RowQuestions questions;
+    rows.ask(questions);
+    HostRowScanner().answer(questions);
+    rows.process();
+  }
+
+  // same: the same row, processed anew.
+  void check(size_t index, const RowView& row, const RowView& same) {
+    expect_few_edits(row, sequence, shard.begin);
+    std::vector<int32_t> text = sequence.tokens;
+    for (size_t i = 0; i < index; ++i) text.push_back(sequence.draft[i].token);
+    for (int32_t i = 0; i < shard.size(); ++i) {
+      const int32_t token = shard.begin + i;
+      const float raw = sequence.rows[index][static_cast<size_t>(token)];
+      const float value = processed_by_definition(
+          sequence.params, text, static_cast<size_t>(sequence.num_prompt_tokens), token, raw);
+      ASSERT_EQ(row.is_allowed(i), same.is_allowed(i));
+      ASSERT_EQ(row.scaled(i, raw), same.scaled(i, raw));
+      num_forbidden += row.is_allowed(i) ? 0 : 1;
+      if (!row.is_allowed(i)) continue;
+      ASSERT_EQ(row.scaled(i, raw), value * inverse_temperature(sequence.params));
+      num_edited += value != raw ? 1 : 0;
+    }
+  }
+};
+
 // Of a text that grows, with drafts of which some are accepted.
 TEST(Processors, RowsThatAreKeptSayWhatTheDefinitionSays) {
   std::mt19937_64 generator(57);
   int num_edited = 0;
   int num_forbidden = 0;
   for (int trial = 0; trial < 200; ++trial) {
+    SCOPED_TRACE(trial);
     const auto vocab_size = static_cast<int32_t>(2 + generator() % 150);
     const std::vector<int32_t> cuts = random_cuts(vocab_size, 3, generator);
-    const VocabShard shard{trial % 3 == 0 ? 0 : cuts[0], cuts[1], vocab_size};
-    TestSequence sequence = random_sequence(vocab_size, generator);
-    const SamplingParams& params = sequence.params;
-    const std::shared_ptr<const TokenMask> mask = make_token_mask(params);
-    HostRowScanner scanner;
+    ProcessedText text{.sequence = random_sequence(vocab_size, generator),
+                       .shard = {trial % 3 == 0 ? 0 : cuts[0], cuts[1], vocab_size}};
     ProcessedRows kept;
     for (int round = 0; round < 10; ++round) {
-      const auto num_rows = static_cast<int32_t>(sequence.rows.size());
-      std::vector<float> logits;
-      for (const std::vector<float>& row : sequence.rows)
-        logits.insert(logits.end(), row.begin() + shard.begin, row.begin() + shard.end);
-      const auto process = [&](ProcessedRows& processed, int32_t first_row, int32_t count) {
-        const auto skipped = static_cast<size_t>(first_row * shard.size());
-        processed.begin({.params = &params,
-                         .tokens = sequence.tokens,
-                         .num_prompt_tokens = sequence.num_prompt_tokens,
-                         .draft = sequence.draft,
-                         .first_row = first_row,
-                         .num_rows = count,
-                         .logits = logits.data() + skipped,
-                         .row_stride = shard.size(),
-                         .mask = mask.get()},
-                        shard);
-        RowQuestions questions;
-        processed.ask(questions);
-        scanner.answer(questions);
-        processed.process();
-      };
-      if (round % 2 == 1) {  // as a draft does, whose block grows
-        const std::vector<DraftToken> whole = sequence.draft;
-        for (int32_t r = 0; r < num_rows; ++r) {
-          sequence.draft.resize(static_cast<size_t>(r));
-          process(kept, r, 1);
-        }
-        sequence.draft = whole;
+      const std::vector<float> logits = text.logits();
+      const size_t num_rows = text.sequence.rows.size();
+      const auto width = static_cast<size_t>(text.shard.size());
+      for (size_t r = 0; round % 2 == 1 && r < num_rows; ++r)  // as a draft, whose block grows
+        text.process(kept, logits.data() + r * width, r, 1);
+      text.process(kept, logits.data(), 0, num_rows);
+      for (size_t r = 0; r < num_rows; ++r) {
+        ProcessedRows fresh;
+        text.process(fresh, logits.data() + r * width, r, 1);
+        text.check(r, kept.row(static_cast<int32_t>(r)), fresh.row(0));
       }
-      process(kept, 0, num_rows);
-      ProcessedRows fresh;
-      const int32_t first_fresh = num_rows / 2;
-      process(fresh, first_fresh, num_rows - first_fresh);
-      std::vector<int32_t> text = sequence.tokens;
-      for (int32_t r = 0; r < num_rows; ++r) {
-        const auto at = static_cast<size_t>(r);
-        if (r > 0) text.push_back(sequence.draft[at - 1].token);
-        const RowView row = kept.row(r);
-        expect_few_edits(row, sequence, shard.begin);
-        for (int32_t i = 0; i < shard.size(); ++i) {
-          const float raw = logits[at * static_cast<size_t>(shard.size()) + static_cast<size_t>(i)];
-          const float value = processed_by_definition(
-              params, text, static_cast<size_t>(sequence.num_prompt_tokens), shard.begin + i, raw);
-          if (r >= first_fresh) {
-            const RowView same = fresh.row(r - first_fresh);
-            ASSERT_EQ(row.is_allowed(i), same.is_allowed(i)) << trial;
-            ASSERT_EQ(row.scaled(i, raw), same.scaled(i, raw)) << trial;
-          }
-          num_forbidden += row.is_allowed(i) ? 0 : 1;
-          if (!row.is_allowed(i)) continue;
-          ASSERT_EQ(row.scaled(i, raw), value * inverse_temperature(params)) << trial;
-          num_edited += value != raw ? 1 : 0;
-        }
-      }
-      const size_t num_accepted = generator() % sequence.rows.size();
+      TestSequence& sequence = text.sequence;
+      const size_t num_accepted = generator() % num_rows;
       for (size_t i = 0; i < num_accepted; ++i) sequence.tokens.push_back(sequence.draft[i].token);
-      sequence.tokens.push_back(
-          static_cast<int32_t>(generator() % static_cast<uint64_t>(vocab_size)));
+      sequence.tokens.push_back(random_sequence(vocab_size, generator).tokens.front());
       const TestSequence next = random_sequence(vocab_size, generator);
       sequence.draft = next.draft;
       sequence.rows = next.rows;
     }
+    num_edited += text.num_edited;
+    num_forbidden += text.num_forbidden;
   }
   EXPECT_GT(num_edited, 10000);
   EXPECT_GT(num_forbidden, 10000);
